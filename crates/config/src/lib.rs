@@ -1,0 +1,1 @@
+//! KubeletConfiguration, flags, drop-ins, feature gates, validation.

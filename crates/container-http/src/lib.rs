@@ -1,0 +1,1 @@
+//! HTTP, TCP and gRPC requests to a container, for probes and lifecycle hooks.

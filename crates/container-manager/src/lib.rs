@@ -1,0 +1,1 @@
+//! The cgroup tree of pods and the node's own resources.

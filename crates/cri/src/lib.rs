@@ -1,0 +1,1 @@
+//! The container runtime interface (CRI v1): protocol, client, errors, deadlines.

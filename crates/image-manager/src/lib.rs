@@ -1,0 +1,1 @@
+//! Image presence: policies, pulls in series or parallel, rate limits, back-off.

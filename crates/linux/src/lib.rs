@@ -1,0 +1,1 @@
+//! The Linux edge: cgroups, mounts, paths opened beneath a directory, procfs, rlimits.

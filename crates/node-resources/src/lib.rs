@@ -1,0 +1,1 @@
+//! Who gets which CPU and memory: cgroup names and values, OOM scores, admission arithmetic.

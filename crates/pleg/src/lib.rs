@@ -1,0 +1,1 @@
+//! Pod lifecycle event generator: relist as truth, runtime events as hints.

@@ -1,0 +1,1 @@
+//! What to report for one pod: phase, conditions, container statuses.

@@ -1,0 +1,1 @@
+//! The statuses of all pods, versioned, and who has to be told.

@@ -1,0 +1,1 @@
+//! The spine: every event of the kubelet through one dispatch.

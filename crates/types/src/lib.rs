@@ -1,0 +1,40 @@
+//! The words of the kubelet: what every other crate means when it says pod, sandbox, snapshot,
+//! reason, quantity or path.
+//!
+//! What: plain data and total functions on it. Not here: I/O, clocks, tasks, or any decision that
+//! belongs to one subsystem.
+
+mod clock;
+mod cpu_and_memory;
+mod event;
+mod go_format;
+mod hash;
+mod ids;
+pub mod labels;
+mod paths;
+mod pod;
+mod probe;
+mod quantity;
+pub mod reasons;
+mod runtime;
+
+pub use clock::Clock;
+pub use cpu_and_memory::{
+    ResourceAmounts, container_limits, container_requests, pod_limits, pod_qos_class, pod_requests,
+};
+pub use event::{Event, EventObject, EventRecorder, EventType};
+pub use go_format::format_go_duration;
+pub use hash::{container_hash, fnv1a_32, fnv1a_128};
+pub use ids::{ContainerId, PodFullName, PodRef, PodUid, SandboxId};
+pub use paths::{NodePaths, UnsafePathElement};
+pub use pod::{
+    ContainerKind, ContainerSpec, QosClass, RestartPolicy, config_source, containers,
+    find_container, is_critical_pod, is_host_network, is_mirror_pod, is_static_pod,
+    is_terminal_phase, pod_ref, pod_restart_policy, termination_grace_seconds,
+};
+pub use probe::{ProbeKind, ProbeResult, ProbeUpdate};
+pub use quantity::{ParseQuantityError, Quantity};
+pub use runtime::{
+    ContainerAnnotations, ContainerResources, ContainerSnapshot, ContainerState, ContainerUser,
+    PodSnapshot, SandboxSnapshot, SandboxState,
+};

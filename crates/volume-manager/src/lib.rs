@@ -1,0 +1,1 @@
+//! Mounts and unmounts the volumes of pods.

@@ -1,0 +1,1 @@
+//! Which volume operation is due for a pod.

@@ -1,0 +1,1 @@
+//! A small working container runtime behind CRI, with fault knobs, for tests.

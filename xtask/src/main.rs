@@ -1,0 +1,2 @@
+//! The front door: demo, test, lint, bench.
+fn main() {}
