@@ -7,6 +7,7 @@
 mod clock;
 mod cpu_and_memory;
 mod event;
+mod expansion;
 mod go_format;
 mod hash;
 mod ids;
@@ -16,6 +17,7 @@ mod pod;
 mod probe;
 mod quantity;
 pub mod reasons;
+mod restart;
 mod runtime;
 
 pub use clock::Clock;
@@ -23,6 +25,7 @@ pub use cpu_and_memory::{
     ResourceAmounts, container_limits, container_requests, pod_limits, pod_qos_class, pod_requests,
 };
 pub use event::{Event, EventObject, EventRecorder, EventType};
+pub use expansion::expand;
 pub use go_format::format_go_duration;
 pub use hash::{container_hash, fnv1a_32, fnv1a_128};
 pub use ids::{ContainerId, PodFullName, PodRef, PodUid, SandboxId};
@@ -34,6 +37,7 @@ pub use pod::{
 };
 pub use probe::{ProbeKind, ProbeResult, ProbeUpdate};
 pub use quantity::{ParseQuantityError, Quantity};
+pub use restart::container_restarts_after;
 pub use runtime::{
     ContainerAnnotations, ContainerResources, ContainerSnapshot, ContainerState, ContainerUser,
     PodSnapshot, SandboxSnapshot, SandboxState,

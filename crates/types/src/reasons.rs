@@ -44,3 +44,5 @@ pub const COMPLETED: &str = "Completed";
 pub const ERROR: &str = "Error";
 /// The kernel killed the container for memory.
 pub const OOM_KILLED: &str = "OOMKilled";
+/// The container went down because a restart rule restarts every container of the pod.
+pub const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
