@@ -1,0 +1,71 @@
+use std::future::{Future, ready};
+
+use rubelet_cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
+use rubelet_cri::{CriClient, CriError};
+use rubelet_types::PodRef;
+
+/// What the image manager needs from the runtime.
+pub trait ImageService: Send + Sync + 'static {
+    /// The image as the runtime has it; none if it does not.
+    fn image_status(
+        &self,
+        image: ImageSpec,
+    ) -> impl Future<Output = Result<Option<Image>, CriError>> + Send;
+
+    /// Pulls an image and returns the runtime's reference to it. Dropping the future cancels the pull.
+    fn pull_image(
+        &self,
+        image: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox_config: PodSandboxConfig,
+    ) -> impl Future<Output = Result<String, CriError>> + Send;
+}
+
+impl ImageService for CriClient {
+    async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
+        CriClient::image_status(self, image).await
+    }
+
+    async fn pull_image(
+        &self,
+        image: ImageSpec,
+        auth: Option<AuthConfig>,
+        sandbox_config: PodSandboxConfig,
+    ) -> Result<String, CriError> {
+        CriClient::pull_image(self, image, auth, Some(sandbox_config)).await
+    }
+}
+
+/// For which pull credentials are looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct CredentialLookup<'a> {
+    /// The pod that needs the image.
+    pub pod: &'a PodRef,
+    /// Registry and path in full, such as `docker.io/library/busybox`.
+    pub repository: &'a str,
+    /// The image as it is pulled.
+    pub image: &'a str,
+}
+
+/// Where credentials for registries come from.
+pub trait ImageCredentials: Send + Sync + 'static {
+    /// All credentials that fit, the best first. They are tried in this order; with none, the pull
+    /// is anonymous.
+    fn credentials(
+        &self,
+        lookup: CredentialLookup<'_>,
+    ) -> impl Future<Output = Vec<AuthConfig>> + Send;
+}
+
+/// No credentials for anything: for nodes without private registries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AnonymousPulls;
+
+impl ImageCredentials for AnonymousPulls {
+    fn credentials(
+        &self,
+        _lookup: CredentialLookup<'_>,
+    ) -> impl Future<Output = Vec<AuthConfig>> + Send {
+        ready(Vec::new())
+    }
+}

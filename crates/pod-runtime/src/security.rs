@@ -1,0 +1,387 @@
+//! Effective security of sandboxes and containers.
+
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
+    SecurityContext,
+};
+use rubelet_cri::v1;
+use rubelet_types::{ContainerId, NodePaths, is_host_network, labels};
+
+use crate::container_config::ImageUser;
+
+/// A security setting that cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecurityError {
+    /// `runAsNonRoot`, and the spec says uid 0.
+    #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
+    RunAsUserIsRoot {
+        /// The pod, as messages name it.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// `runAsNonRoot`, and the image says uid 0 or nothing.
+    #[error(
+        "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
+    )]
+    ImageRunsAsRoot {
+        /// The pod, as messages name it.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// `runAsNonRoot`, and the image names a user that only its own files can resolve.
+    #[error(
+        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is \
+         non-root (pod: {pod:?}, container: {container})"
+    )]
+    ImageUserNotNumeric {
+        /// The user.
+        user: String,
+        /// The pod, as messages name it.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// A `Localhost` seccomp profile without a usable name.
+    #[error(
+        "localhostProfile must be set if seccompProfile type is Localhost, and be a relative path without \"..\"; got {profile:?}"
+    )]
+    SeccompLocalhostProfile {
+        /// What was given.
+        profile: String,
+    },
+    /// A profile type that does not exist.
+    #[error("unknown {kind} profile type {value:?}")]
+    UnknownProfileType {
+        /// `seccomp` or `AppArmor`.
+        kind: &'static str,
+        /// What was given.
+        value: String,
+    },
+}
+
+fn pod_context(pod: &Pod) -> Option<&PodSecurityContext> {
+    pod.spec.as_ref()?.security_context.as_ref()
+}
+
+fn effective<'a, T>(
+    pod: &'a Pod,
+    container: &'a Container,
+    of_container: impl Fn(&'a SecurityContext) -> Option<T>,
+    of_pod: impl Fn(&'a PodSecurityContext) -> Option<T>,
+) -> Option<T> {
+    container
+        .security_context
+        .as_ref()
+        .and_then(of_container)
+        .or_else(|| pod_context(pod).and_then(of_pod))
+}
+
+pub(crate) fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|context| context.privileged).unwrap_or(false)
+}
+
+/// Refuses a container that has to run as non-root and would run as root, or might
+/// (CVE-2019-11245: this has to hold at each start, also for images that are already present).
+///
+/// # Errors
+///
+/// It would run as root, or that cannot be told.
+pub fn check_run_as_non_root(
+    pod: &Pod,
+    container: &Container,
+    image: &ImageUser,
+) -> Result<(), SecurityError> {
+    let required =
+        effective(pod, container, |c| c.run_as_non_root, |p| p.run_as_non_root).unwrap_or(false);
+    if !required {
+        return Ok(());
+    }
+    let named = || rubelet_types::pod_ref(pod).to_string();
+    let user = effective(pod, container, |c| c.run_as_user, |p| p.run_as_user);
+    match (user, image) {
+        (Some(0), _) => {
+            Err(SecurityError::RunAsUserIsRoot { pod: named(), container: container.name.clone() })
+        }
+        (Some(_), _) => Ok(()),
+        (None, ImageUser::Uid(0) | ImageUser::Unset) => {
+            Err(SecurityError::ImageRunsAsRoot { pod: named(), container: container.name.clone() })
+        }
+        (None, ImageUser::Uid(_)) => Ok(()),
+        (None, ImageUser::Name(user)) => Err(SecurityError::ImageUserNotNumeric {
+            user: user.clone(),
+            pod: named(),
+            container: container.name.clone(),
+        }),
+    }
+}
+
+/// Namespaces that follow from the pod alone.
+pub(crate) fn pod_namespaces(pod: &Pod) -> v1::NamespaceOption {
+    let spec = pod.spec.as_ref();
+    let flag = |value: Option<bool>| value.unwrap_or(false);
+    let mode = |node: bool, otherwise: v1::NamespaceMode| {
+        i32::from(if node { v1::NamespaceMode::Node } else { otherwise })
+    };
+    let shared = flag(spec.and_then(|spec| spec.share_process_namespace));
+    v1::NamespaceOption {
+        network: mode(is_host_network(pod), v1::NamespaceMode::Pod),
+        ipc: mode(flag(spec.and_then(|spec| spec.host_ipc)), v1::NamespaceMode::Pod),
+        pid: mode(
+            flag(spec.and_then(|spec| spec.host_pid)),
+            if shared { v1::NamespaceMode::Pod } else { v1::NamespaceMode::Container },
+        ),
+        target_id: String::new(),
+        userns_options: None,
+    }
+}
+
+/// The supplemental groups of all containers of the pod.
+pub(crate) fn supplemental_groups(pod: &Pod) -> Vec<i64> {
+    let Some(context) = pod_context(pod) else { return Vec::new() };
+    context
+        .fs_group
+        .into_iter()
+        .chain(context.supplemental_groups.iter().flatten().copied())
+        .collect()
+}
+
+pub(crate) fn supplemental_groups_policy(pod: &Pod) -> i32 {
+    let strict = pod_context(pod).and_then(|context| context.supplemental_groups_policy.as_deref())
+        == Some("Strict");
+    i32::from(if strict {
+        v1::SupplementalGroupsPolicy::Strict
+    } else {
+        v1::SupplementalGroupsPolicy::Merge
+    })
+}
+
+pub(crate) fn selinux(options: Option<&SELinuxOptions>) -> Option<v1::SeLinuxOption> {
+    let options = options?;
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    Some(v1::SeLinuxOption {
+        user: text(&options.user),
+        role: text(&options.role),
+        r#type: text(&options.type_),
+        level: text(&options.level),
+    })
+}
+
+fn profile(kind: v1::security_profile::ProfileType, localhost_ref: String) -> v1::SecurityProfile {
+    v1::SecurityProfile { profile_type: i32::from(kind), localhost_ref }
+}
+
+fn seccomp_profile(
+    wanted: Option<&SeccompProfile>,
+    default: v1::security_profile::ProfileType,
+    paths: &NodePaths,
+) -> Result<v1::SecurityProfile, SecurityError> {
+    use v1::security_profile::ProfileType;
+    let Some(wanted) = wanted else { return Ok(profile(default, String::new())) };
+    match wanted.type_.as_str() {
+        "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault, String::new())),
+        "Unconfined" => Ok(profile(ProfileType::Unconfined, String::new())),
+        "Localhost" => {
+            let name = wanted.localhost_profile.as_deref().unwrap_or_default();
+            let unsafe_name = name.is_empty()
+                || name.starts_with('/')
+                || name.contains('\0')
+                || name.split('/').any(|element| element == "..");
+            if unsafe_name {
+                return Err(SecurityError::SeccompLocalhostProfile { profile: name.to_owned() });
+            }
+            let path = paths.seccomp_dir().join(name);
+            Ok(profile(ProfileType::Localhost, path.to_string_lossy().into_owned()))
+        }
+        other => {
+            Err(SecurityError::UnknownProfileType { kind: "seccomp", value: other.to_owned() })
+        }
+    }
+}
+
+/// The old string form of a seccomp profile, which older runtimes read.
+fn seccomp_path(profile: &v1::SecurityProfile) -> String {
+    match v1::security_profile::ProfileType::try_from(profile.profile_type) {
+        Ok(v1::security_profile::ProfileType::RuntimeDefault) => "runtime/default".to_owned(),
+        Ok(v1::security_profile::ProfileType::Localhost) => {
+            format!("localhost/{}", profile.localhost_ref)
+        }
+        _ => "unconfined".to_owned(),
+    }
+}
+
+fn apparmor_profile(
+    pod: &Pod,
+    container: &Container,
+) -> Result<Option<v1::SecurityProfile>, SecurityError> {
+    use v1::security_profile::ProfileType;
+    let unknown = |value: &str| SecurityError::UnknownProfileType {
+        kind: "AppArmor",
+        value: value.to_owned(),
+    };
+    let field: Option<&AppArmorProfile> = effective(
+        pod,
+        container,
+        |c| c.app_armor_profile.as_ref(),
+        |p| p.app_armor_profile.as_ref(),
+    );
+    if let Some(wanted) = field {
+        return match wanted.type_.as_str() {
+            "RuntimeDefault" => Ok(Some(profile(ProfileType::RuntimeDefault, String::new()))),
+            "Unconfined" => Ok(Some(profile(ProfileType::Unconfined, String::new()))),
+            "Localhost" => Ok(Some(profile(
+                ProfileType::Localhost,
+                wanted.localhost_profile.clone().unwrap_or_default(),
+            ))),
+            other => Err(unknown(other)),
+        };
+    }
+    let key = format!("{}{}", labels::APPARMOR_PREFIX, container.name);
+    let Some(annotation) = pod.metadata.annotations.as_ref().and_then(|all| all.get(&key)) else {
+        return Ok(None);
+    };
+    match annotation.as_str() {
+        "" => Ok(None),
+        "runtime/default" => Ok(Some(profile(ProfileType::RuntimeDefault, String::new()))),
+        "unconfined" => Ok(Some(profile(ProfileType::Unconfined, String::new()))),
+        other => match other.strip_prefix("localhost/") {
+            Some(name) => Ok(Some(profile(ProfileType::Localhost, name.to_owned()))),
+            None => Err(unknown(other)),
+        },
+    }
+}
+
+fn apparmor_text(profile: &v1::SecurityProfile) -> String {
+    match v1::security_profile::ProfileType::try_from(profile.profile_type) {
+        Ok(v1::security_profile::ProfileType::RuntimeDefault) => "runtime/default".to_owned(),
+        Ok(v1::security_profile::ProfileType::Localhost) => {
+            format!("localhost/{}", profile.localhost_ref)
+        }
+        _ => "unconfined".to_owned(),
+    }
+}
+
+const MASKED_PATHS: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+const READ_ONLY_PATHS: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What a container's security depends on beside its spec.
+pub(crate) struct SecurityInputs<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) container: &'a Container,
+    pub(crate) image: &'a ImageUser,
+    pub(crate) target: Option<&'a ContainerId>,
+    pub(crate) seccomp_default: bool,
+    pub(crate) paths: &'a NodePaths,
+    /// Per-cpu files of this node that tell of other tenants' load.
+    pub(crate) node_masked_paths: &'a [String],
+}
+
+pub(crate) fn compute_container_security(
+    inputs: &SecurityInputs<'_>,
+) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
+    use v1::security_profile::ProfileType;
+    let (pod, container) = (inputs.pod, inputs.container);
+    let own = container.security_context.as_ref();
+    let seccomp = seccomp_profile(
+        effective(pod, container, |c| c.seccomp_profile.as_ref(), |p| p.seccomp_profile.as_ref()),
+        if inputs.seccomp_default { ProfileType::RuntimeDefault } else { ProfileType::Unconfined },
+        inputs.paths,
+    )?;
+    let apparmor = apparmor_profile(pod, container)?;
+    let unmasked = own.and_then(|own| own.proc_mount.as_deref()) == Some("Unmasked");
+    let (masked_paths, readonly_paths) = if unmasked {
+        (Vec::new(), Vec::new())
+    } else {
+        (
+            MASKED_PATHS
+                .iter()
+                .map(|path| (*path).to_owned())
+                .chain(inputs.node_masked_paths.iter().cloned())
+                .collect(),
+            READ_ONLY_PATHS.iter().map(|path| (*path).to_owned()).collect(),
+        )
+    };
+    let mut namespaces = pod_namespaces(pod);
+    if let Some(target) = inputs.target {
+        namespaces.pid = i32::from(v1::NamespaceMode::Target);
+        namespaces.target_id = target.to_string();
+    }
+    let user = effective(pod, container, |c| c.run_as_user, |p| p.run_as_user);
+    let (run_as_user, run_as_username) = match (user, inputs.image) {
+        (Some(value), _) | (None, &ImageUser::Uid(value)) => {
+            (Some(v1::Int64Value { value }), String::new())
+        }
+        (None, ImageUser::Name(name)) => (None, name.clone()),
+        (None, ImageUser::Unset) => (None, String::new()),
+    };
+    Ok(v1::LinuxContainerSecurityContext {
+        capabilities: own.and_then(|own| own.capabilities.as_ref()).map(|capabilities| {
+            v1::Capability {
+                add_capabilities: capabilities.add.clone().unwrap_or_default(),
+                drop_capabilities: capabilities.drop.clone().unwrap_or_default(),
+                add_ambient_capabilities: Vec::new(),
+            }
+        }),
+        privileged: is_privileged(container),
+        namespace_options: Some(namespaces),
+        selinux_options: selinux(effective(
+            pod,
+            container,
+            |c| c.se_linux_options.as_ref(),
+            |p| p.se_linux_options.as_ref(),
+        )),
+        run_as_user,
+        run_as_username,
+        readonly_rootfs: own.and_then(|own| own.read_only_root_filesystem).unwrap_or(false),
+        supplemental_groups: supplemental_groups(pod),
+        apparmor_profile: apparmor.as_ref().map(apparmor_text).unwrap_or_default(),
+        seccomp_profile_path: seccomp_path(&seccomp),
+        no_new_privs: own.and_then(|own| own.allow_privilege_escalation) == Some(false),
+        run_as_group: effective(pod, container, |c| c.run_as_group, |p| p.run_as_group)
+            .map(|value| v1::Int64Value { value }),
+        masked_paths,
+        readonly_paths,
+        seccomp: Some(seccomp),
+        apparmor,
+        supplemental_groups_policy: supplemental_groups_policy(pod),
+    })
+}
+
+/// The sandbox always runs under the runtime's default seccomp profile. Without a pod security
+/// context nothing else is set, not even the namespaces; the API never leaves it out.
+pub(crate) fn compute_sandbox_security(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+    let seccomp = profile(v1::security_profile::ProfileType::RuntimeDefault, String::new());
+    let mut security = v1::LinuxSandboxSecurityContext {
+        privileged: rubelet_types::containers(pod).any(|spec| is_privileged(&spec.container)),
+        seccomp_profile_path: seccomp_path(&seccomp),
+        seccomp: Some(seccomp),
+        ..Default::default()
+    };
+    let Some(context) = pod_context(pod) else { return security };
+    security.namespace_options = Some(pod_namespaces(pod));
+    security.run_as_user = context.run_as_user.map(|value| v1::Int64Value { value });
+    security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
+    security.supplemental_groups = supplemental_groups(pod);
+    security.supplemental_groups_policy = supplemental_groups_policy(pod);
+    security.selinux_options = selinux(context.se_linux_options.as_ref());
+    security
+}
+
+#[cfg(test)]
+mod tests;

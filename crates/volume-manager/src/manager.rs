@@ -1,0 +1,481 @@
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use rubelet_types::{EventObject, EventRecorder, NodePaths, PodRef, PodUid, pod_ref};
+use rubelet_volume_plan::{
+    ContainerPresence, DesiredVolume, FailureStage, VOLUME_RETRY_INITIAL, VolumeAction,
+    VolumePlugin, VolumeSource, desired_volumes, plan_volumes,
+};
+use tokio::time::Instant;
+
+use crate::blocking::PodOperations;
+use crate::empty_dir::{FsGroup, create_private_directories, set_up_empty_dir};
+use crate::error::{
+    EnsureVolumesError, PrepareSubPathError, ReleaseVolumesError, SetUpError, TearDownError,
+    VolumeFailure, text_with_causes,
+};
+use crate::host_path::set_up_host_path;
+use crate::memory::Memory;
+use crate::observe::{PodDirectory, observe, observe_sub_paths};
+use crate::orphans::{LeftOrphan, OrphanLog, OrphanReport, pods_on_disk, remove_orphan};
+use crate::ownership::FsGroupChangePolicy;
+use crate::port::MountPort;
+use crate::sub_path::SubPathMount;
+use crate::tear_down::{remove_sub_path, tear_down_pod};
+
+/// How long a caller waits for a pod's volumes before it is told that they are not ready.
+const OPERATION_LIMIT: Duration = Duration::from_secs(123);
+/// How long the clean-up of one unknown pod may hold up that of the next.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(10);
+
+const FAILED_MOUNT: &str = "FailedMount";
+
+/// What the volume manager has to know of the node.
+#[derive(Clone, Debug)]
+pub struct VolumeManagerConfig {
+    /// Where pods' directories are.
+    pub paths: NodePaths,
+    /// Allocatable memory of the node in bytes, the upper bound of memory volumes; none if unknown.
+    pub allocatable_memory: Option<u64>,
+    /// How many pods' volumes are worked on at once.
+    pub operations_at_once: usize,
+}
+
+/// A volume that is ready for containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// Where it is on the node.
+    pub host_path: PathBuf,
+    /// No container may write to it, whatever its mount says.
+    pub read_only: bool,
+    /// What set it up.
+    pub plugin: VolumePlugin,
+    /// The runtime may relabel it for SELinux: it belongs to the pod alone.
+    pub selinux_relabel: bool,
+}
+
+/// The volumes of a pod that are ready, which are all that its containers use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodVolumes {
+    /// By the name that containers mount them by.
+    pub by_name: BTreeMap<String, MountedVolume>,
+}
+
+/// Mounts and unmounts the volumes of pods.
+///
+/// Cheap to clone; clones share everything. All methods are idempotent, and may be dropped at any
+/// time: what a thread has begun goes on, and the pod's next operation waits for it.
+#[derive(Clone, Debug)]
+pub struct VolumeManager {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: VolumeManagerConfig,
+    mounts: Arc<dyn MountPort>,
+    events: EventRecorder,
+    operations: PodOperations,
+    memory: Memory,
+    orphan_log: OrphanLog,
+}
+
+/// How the set-ups of one call went so far, by volume.
+type Progress = Arc<Mutex<BTreeMap<String, Result<(), SetUpError>>>>;
+
+impl VolumeManager {
+    /// Manages the volumes beneath `config.paths` by way of `mounts`.
+    pub fn new(
+        config: VolumeManagerConfig,
+        mounts: Arc<dyn MountPort>,
+        events: EventRecorder,
+    ) -> Self {
+        let operations = PodOperations::new(config.operations_at_once);
+        Self {
+            inner: Arc::new(Inner {
+                config,
+                mounts,
+                events,
+                operations,
+                memory: Memory::default(),
+                orphan_log: OrphanLog::default(),
+            }),
+        }
+    }
+
+    /// Makes ready all volumes that the containers of `pod` use. Those that failed a moment ago
+    /// are not tried again before their back-off (500 ms doubling to 2 m 2 s) has passed.
+    ///
+    /// # Errors
+    /// When some volume is not ready, with the reason for each. Events have been recorded.
+    pub async fn ensure_pod_volumes(
+        &self,
+        pod: &Arc<Pod>,
+    ) -> Result<PodVolumes, EnsureVolumesError> {
+        let inner = &self.inner;
+        let reference = pod_ref(pod);
+        let desired = desired_volumes(pod, inner.config.allocatable_memory);
+        if desired.volumes.is_empty() && desired.rejected.is_empty() {
+            return Ok(PodVolumes::default());
+        }
+        inner.memory.remember(&reference.uid);
+        let mut failures = inner.waiting(&reference.uid);
+        for rejected in desired.rejected {
+            if failures.contains_key(&rejected.name) {
+                continue;
+            }
+            let failure = match rejected.error.stage() {
+                FailureStage::Process => {
+                    VolumeFailure::NotProcessed { message: text_with_causes(&rejected.error) }
+                }
+                FailureStage::SetUp => {
+                    inner.set_up_failed(&reference, &rejected.name, &rejected.error.into())
+                }
+            };
+            failures.insert(rejected.name, failure);
+        }
+        let due: Vec<DesiredVolume> = desired
+            .volumes
+            .iter()
+            .filter(|volume| !failures.contains_key(&volume.name))
+            .cloned()
+            .collect();
+        for (name, result) in inner.set_up(pod, &reference, due).await {
+            let failure = match result {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => inner.set_up_failed(&reference, &name, &error),
+                None => VolumeFailure::TimedOut,
+            };
+            failures.insert(name, failure);
+        }
+        if failures.is_empty() {
+            return Ok(inner.pod_volumes(&reference.uid, desired.volumes));
+        }
+        let error = EnsureVolumesError { pod: reference, failures };
+        inner.report(&error);
+        Err(error)
+    }
+
+    /// Takes down all volumes of a pod and removes its directory. The caller vouches that the pod's
+    /// last container is gone and that none will be started.
+    ///
+    /// # Errors
+    /// With every step that failed; the rest is done. Try again to go on.
+    pub async fn release_pod_volumes(&self, pod: &PodRef) -> Result<(), ReleaseVolumesError> {
+        let inner = &self.inner;
+        let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+        let uid = pod.uid.clone();
+        let torn_down = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
+            match PodDirectory::locate(&paths, &uid) {
+                Ok(directory) => tear_down_pod(&*mounts, &directory),
+                // Where there are no pods there is nothing to take down.
+                Err(error) if error.is_missing() => Vec::new(),
+                Err(error) => vec![error.into()],
+            }
+        });
+        let failures = torn_down.await.unwrap_or_else(|_| vec![TearDownError::InProgress]);
+        if failures.is_empty() {
+            inner.memory.forget(&pod.uid);
+            return Ok(());
+        }
+        Err(ReleaseVolumesError {
+            pod: pod.clone(),
+            failures,
+            retry_after: inner.memory.release_failed(&pod.uid),
+        })
+    }
+
+    /// Prepares a `subPath` of a volume that is ready, and returns the path to mount into the
+    /// container. A directory that is missing in the volume is made.
+    ///
+    /// # Errors
+    /// When the path is refused, leads out of the volume, or cannot be bound.
+    pub async fn prepare_sub_path(
+        &self,
+        pod: &PodRef,
+        mount: SubPathMount,
+    ) -> Result<PathBuf, PrepareSubPathError> {
+        mount.check()?;
+        let inner = &self.inner;
+        let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+        let place = mount.place();
+        let path = paths
+            .pod_subpaths_dir(&pod.uid)
+            .join(&place.volume)
+            .join(&place.container)
+            .join(&place.index);
+        let (uid, wanted) = (pod.uid.clone(), mount.clone());
+        let prepared = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
+            let directory = PodDirectory::locate(&paths, &uid).map_err(io::Error::other)?;
+            let target = directory.sub_path_within(&place);
+            let (volume, sub_path) = (&wanted.volume_path, Path::new(&wanted.sub_path));
+            mounts.prepare_sub_path(volume, sub_path, directory.path(), &target)
+        });
+        let ended = prepared.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        ended.map_err(|source| {
+            let error = mount.error(source);
+            // What the pod's owner gets to read leaves this out.
+            tracing::warn!(%pod, error = text_with_causes(&error), "Could not prepare a subPath");
+            error
+        })?;
+        Ok(path)
+    }
+
+    /// Removes the sub-paths of one container, for instance when it could not be created after all.
+    /// A restart needs no such call: what is still right is kept, the rest is replaced.
+    ///
+    /// # Errors
+    /// With every sub-path that is still there.
+    pub async fn remove_container_sub_paths(
+        &self,
+        pod: &PodRef,
+        container: &str,
+    ) -> Result<(), ReleaseVolumesError> {
+        let inner = &self.inner;
+        let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+        let (uid, container) = (pod.uid.clone(), container.to_owned());
+        let removed = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
+            let found = PodDirectory::locate(&paths, &uid)
+                .and_then(|directory| Ok((observe_sub_paths(&directory)?, directory)));
+            let (sub_paths, directory) = match found {
+                Ok(found) => found,
+                Err(error) if error.is_missing() => return Vec::new(),
+                Err(error) => return vec![error.into()],
+            };
+            sub_paths
+                .iter()
+                .filter(|sub_path| sub_path.container == container)
+                .filter_map(|sub_path| remove_sub_path(&*mounts, &directory, sub_path).err())
+                .collect()
+        });
+        let failures = removed.await.unwrap_or_else(|_| vec![TearDownError::InProgress]);
+        if failures.is_empty() {
+            return Ok(());
+        }
+        Err(ReleaseVolumesError { pod: pod.clone(), failures, retry_after: VOLUME_RETRY_INITIAL })
+    }
+
+    /// Removes the directories of pods that are neither in `keep` nor have been given volumes by
+    /// this process since. `keep` must name every pod that is desired, being stopped, or has a
+    /// container in the runtime. What is not fully understood is left as it is; the log names it
+    /// once a minute, an event once.
+    ///
+    /// # Errors
+    /// When the pods' directories cannot be listed.
+    pub async fn clean_orphans(
+        &self,
+        keep: &HashSet<PodUid>,
+    ) -> Result<OrphanReport, TearDownError> {
+        let inner = &self.inner;
+        let on_disk = {
+            let paths = inner.config.paths.clone();
+            // No pod has this uid: the listing has a turn of its own.
+            let nobody = PodUid::new("");
+            let listed = inner.operations.run(&nobody, ORPHAN_LIMIT, move || pods_on_disk(&paths));
+            listed.await.unwrap_or(Err(TearDownError::InProgress))?
+        };
+        let mut report = OrphanReport::default();
+        for uid in on_disk {
+            if keep.contains(&uid) || inner.memory.knows(&uid) {
+                continue;
+            }
+            let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+            let orphan = uid.clone();
+            let removed = inner.operations.try_run(&uid, ORPHAN_LIMIT, move || {
+                match PodDirectory::locate(&paths, &orphan) {
+                    Ok(directory) => remove_orphan(&*mounts, &directory),
+                    Err(error) => vec![error.into()],
+                }
+            });
+            let failures = match removed.await {
+                Some(Ok(failures)) => failures,
+                // It has just become somebody's pod.
+                None if inner.memory.knows(&uid) => continue,
+                Some(Err(_)) | None => vec![TearDownError::InProgress],
+            };
+            if failures.is_empty() {
+                tracing::info!(pod_uid = %uid, "Removed the directory of an orphaned pod");
+                report.removed.push(uid);
+            } else {
+                report.left.push(LeftOrphan { uid, failures });
+            }
+        }
+        inner.orphan_log.report(&report, &inner.events, Instant::now());
+        Ok(report)
+    }
+}
+
+impl Inner {
+    /// Sets up what is due of `volumes`; of a volume that has no result its end was not awaited.
+    async fn set_up(
+        &self,
+        pod: &Arc<Pod>,
+        reference: &PodRef,
+        volumes: Vec<DesiredVolume>,
+    ) -> BTreeMap<String, Option<Result<(), SetUpError>>> {
+        let mut results: BTreeMap<String, Option<Result<(), SetUpError>>> =
+            volumes.iter().map(|volume| (volume.name.clone(), None)).collect();
+        if volumes.is_empty() {
+            return results;
+        }
+        let progress = Progress::default();
+        let job = SetUpJob {
+            pod: pod.clone(),
+            reference: reference.clone(),
+            checked_host_paths: self.memory.checked_host_paths(&reference.uid),
+            volumes: volumes.clone(),
+            paths: self.config.paths.clone(),
+            mounts: self.mounts.clone(),
+            progress: progress.clone(),
+        };
+        // Whether it ended or not, the progress tells how far it came.
+        let _ = self.operations.run(&reference.uid, OPERATION_LIMIT, move || job.run()).await;
+        let done = std::mem::take(&mut *progress.lock().unwrap_or_else(PoisonError::into_inner));
+        for volume in &volumes {
+            if let Some(Ok(())) = done.get(&volume.name) {
+                let is_host_path = volume.plugin() == VolumePlugin::HostPath;
+                self.memory.succeeded(&reference.uid, &volume.name, is_host_path);
+            }
+        }
+        results.extend(done.into_iter().map(|(name, result)| (name, Some(result))));
+        results
+    }
+
+    fn waiting(&self, pod: &PodUid) -> BTreeMap<String, VolumeFailure> {
+        self.memory
+            .waiting(pod, Instant::now())
+            .into_iter()
+            .map(|(volume, (retry_after, message))| {
+                (volume, VolumeFailure::SetUpFailed { message, retry_after })
+            })
+            .collect()
+    }
+
+    fn set_up_failed(&self, pod: &PodRef, volume: &str, error: &SetUpError) -> VolumeFailure {
+        let message =
+            format!("MountVolume.SetUp failed for volume {volume:?} : {}", text_with_causes(error));
+        self.events.warning(EventObject::Pod(pod.clone()), FAILED_MOUNT, message.clone());
+        tracing::warn!(%pod, volume, "{message}");
+        let retry_after = self.memory.failed(&pod.uid, volume, &message, Instant::now());
+        VolumeFailure::SetUpFailed { message, retry_after }
+    }
+
+    /// Failed set-ups have their own events; the summary is for what has none.
+    fn report(&self, error: &EnsureVolumesError) {
+        let is_new =
+            |failure: &VolumeFailure| matches!(failure, VolumeFailure::NotProcessed { .. });
+        if error.failures.values().any(is_new) {
+            let object = EventObject::Pod(error.pod.clone());
+            self.events.warning(object, FAILED_MOUNT, error.to_string());
+        }
+    }
+
+    fn pod_volumes(&self, pod: &PodUid, volumes: Vec<DesiredVolume>) -> PodVolumes {
+        let mounted = |volume: &DesiredVolume| {
+            let plugin = volume.plugin();
+            let host_path = match &volume.source {
+                VolumeSource::EmptyDir(_) => {
+                    self.config.paths.pod_volume_dir(pod, plugin.name(), &volume.name)
+                }
+                VolumeSource::HostPath(host_path) => PathBuf::from(&host_path.path),
+            };
+            let selinux_relabel = plugin == VolumePlugin::EmptyDir;
+            MountedVolume { host_path, read_only: false, plugin, selinux_relabel }
+        };
+        PodVolumes {
+            by_name: volumes
+                .into_iter()
+                .map(|volume| {
+                    let mounted = mounted(&volume);
+                    (volume.name, mounted)
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The blocking part of [`VolumeManager::ensure_pod_volumes`].
+struct SetUpJob {
+    pod: Arc<Pod>,
+    reference: PodRef,
+    checked_host_paths: std::collections::BTreeSet<String>,
+    volumes: Vec<DesiredVolume>,
+    paths: NodePaths,
+    mounts: Arc<dyn MountPort>,
+    progress: Progress,
+}
+
+impl SetUpJob {
+    fn run(self) {
+        let (directory, actions) = match self.plan() {
+            Ok(planned) => planned,
+            Err(error) => {
+                // One reason for all of them, and the volumes do not share its cause.
+                let message = text_with_causes(&error);
+                for volume in &self.volumes {
+                    let error = SetUpError::Preparation { message: message.clone() };
+                    self.finish(&volume.name, Err(error));
+                }
+                return;
+            }
+        };
+        // A hostPath may be on a dead network mount and hang: what cannot hang goes first.
+        let (host_paths, others): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|volume| volume.plugin() == VolumePlugin::HostPath);
+        for volume in others.into_iter().chain(host_paths) {
+            let result = self.set_up(&directory, &volume);
+            self.finish(&volume.name, result);
+        }
+    }
+
+    /// Reports what is in place already, and returns what is to be set up.
+    fn plan(&self) -> Result<(PodDirectory, Vec<DesiredVolume>), SetUpError> {
+        create_private_directories(&self.paths.pods_dir())?;
+        let directory = PodDirectory::locate(&self.paths, &self.reference.uid)?;
+        create_private_directories(&directory.volumes())?;
+        let mut observed = observe(&*self.mounts, &directory)?;
+        observed.checked_host_paths.clone_from(&self.checked_host_paths);
+        let plan = plan_volumes(&self.volumes, &observed, ContainerPresence::MayRun);
+        for volume in plan.in_place {
+            self.finish(&volume.name, Ok(()));
+        }
+        let due = plan.actions.into_iter().filter_map(|action| match action {
+            VolumeAction::SetUp(volume) => Some(volume),
+            // While containers may run, no plan takes anything down.
+            VolumeAction::RemoveSubPath(_)
+            | VolumeAction::TearDownEmptyDir { .. }
+            | VolumeAction::RemoveEmptyDirectory { .. } => None,
+        });
+        Ok((directory, due.collect()))
+    }
+
+    fn set_up(&self, directory: &PodDirectory, volume: &DesiredVolume) -> Result<(), SetUpError> {
+        match &volume.source {
+            VolumeSource::EmptyDir(empty_dir) => {
+                let fs_group = self.fs_group()?;
+                set_up_empty_dir(&*self.mounts, directory, &volume.name, empty_dir, fs_group)
+            }
+            VolumeSource::HostPath(host_path) => set_up_host_path(host_path),
+        }
+    }
+
+    fn fs_group(&self) -> Result<Option<FsGroup>, SetUpError> {
+        let Some(context) = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref())
+        else {
+            return Ok(None);
+        };
+        let Some(fs_group) = context.fs_group else { return Ok(None) };
+        let gid = u32::try_from(fs_group).map_err(|_| SetUpError::FsGroup { fs_group })?;
+        let policy = FsGroupChangePolicy::parse(context.fs_group_change_policy.as_deref());
+        Ok(Some(FsGroup { gid, policy }))
+    }
+
+    fn finish(&self, volume: &str, result: Result<(), SetUpError>) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.insert(volume.to_owned(), result);
+    }
+}

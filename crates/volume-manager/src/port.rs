@@ -1,0 +1,72 @@
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One entry of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where it is mounted: an absolute path without links.
+    pub path: PathBuf,
+    /// Type of its file system, such as `tmpfs`.
+    pub fs_type: String,
+    /// Page size in bytes of a hugetlbfs.
+    pub page_size_bytes: Option<u64>,
+}
+
+/// What the volume manager needs from the kernel's mounts. All calls block.
+pub trait MountPort: fmt::Debug + Send + Sync + 'static {
+    /// All mounts at or beneath `directory`, which must be free of links, in the order in which they
+    /// were made: of two at the same path, the later one hides the earlier.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read in full: a part of it proves nothing.
+    fn mounts_beneath(&self, directory: &Path) -> io::Result<Vec<MountPoint>>;
+
+    /// Mounts a tmpfs on a directory, kept from swap where the kernel can. Without a size the
+    /// kernel's default holds.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn mount_tmpfs(&self, target: &Path, size_bytes: Option<u64>) -> io::Result<()>;
+
+    /// Mounts a hugetlbfs on a directory.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn mount_huge_pages(&self, target: &Path, page_size_bytes: u64) -> io::Result<()>;
+
+    /// Makes `sub_path` of the volume at `volume` appear at `target` beneath `pod_directory`; what is
+    /// missing of `sub_path` is made with the mode of the volume. Links in the volume are followed
+    /// within it and never out of it, whoever swaps them meanwhile. What is bound at `target`
+    /// already stays if it is the same, and is replaced otherwise.
+    ///
+    /// # Errors
+    /// When the sub-path leads out of the volume, or what the kernel says.
+    fn prepare_sub_path(
+        &self,
+        volume: &Path,
+        sub_path: &Path,
+        pod_directory: &Path,
+        target: &Path,
+    ) -> io::Result<()>;
+
+    /// Unmounts the topmost mount at `target`. Never lazily: success means that nobody uses it.
+    ///
+    /// # Errors
+    /// What the kernel says; a busy mount stays.
+    fn unmount(&self, target: &Path) -> io::Result<()>;
+
+    /// Deletes `path` with everything in it. Links are deleted, not followed, and a mount
+    /// point anywhere beneath makes it fail without anything behind it being touched.
+    ///
+    /// # Errors
+    /// What the kernel says, or that a mount stands in the way. What is gone is success.
+    fn remove_tree(&self, path: &Path) -> io::Result<()>;
+
+    /// Deletes `path` if there is nothing in it but directories and empty files; mounts stop it
+    /// alike.
+    ///
+    /// # Errors
+    /// What the kernel says, or that there is content. What is gone is success.
+    fn remove_empty_tree(&self, path: &Path) -> io::Result<()>;
+}

@@ -1,0 +1,9 @@
+//! The volume manager with its fakes, and on the real kernel.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod contract;
+mod fake_mounts;
+mod in_memory;
+mod on_the_kernel;
+mod support;

@@ -1,0 +1,48 @@
+/// The volume plugins that can be set up and taken down. Their directories on disk are contract:
+/// another kubelet on the same node must find its way in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumePlugin {
+    /// A directory (on disk, in memory or on huge pages) that lives and dies with its pod.
+    EmptyDir,
+    /// A path of the node. It has no directory of its own, and nothing of it is ever changed.
+    HostPath,
+}
+
+impl VolumePlugin {
+    /// The plugin's name, such as `kubernetes.io/empty-dir`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "kubernetes.io/empty-dir",
+            Self::HostPath => "kubernetes.io/host-path",
+        }
+    }
+
+    /// The name of the plugin's directory beneath a pod's `volumes` and `plugins` directories.
+    pub fn directory_name(self) -> &'static str {
+        match self {
+            Self::EmptyDir => "kubernetes.io~empty-dir",
+            Self::HostPath => "kubernetes.io~host-path",
+        }
+    }
+
+    /// The plugin whose directory has this name; none for a plugin that is not known here.
+    pub fn from_directory_name(directory_name: &str) -> Option<Self> {
+        [Self::EmptyDir, Self::HostPath]
+            .into_iter()
+            .find(|plugin| plugin.directory_name() == directory_name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_names_are_names_with_tildes() {
+        for plugin in [VolumePlugin::EmptyDir, VolumePlugin::HostPath] {
+            assert_eq!(plugin.directory_name(), plugin.name().replace('/', "~"));
+            assert_eq!(VolumePlugin::from_directory_name(plugin.directory_name()), Some(plugin));
+        }
+        assert_eq!(VolumePlugin::from_directory_name("kubernetes.io~csi"), None);
+    }
+}
