@@ -1,1 +1,31 @@
-//! The HTTP servers of the kubelet: 10250, read-only and healthz.
+//! The HTTP servers of the kubelet: the API on 10250, its read-only part on 10255, and the health
+//! check on 10248.
+//!
+//! What: listeners with limits, TLS, who may ask for what, and the JSON of each answer.
+//!
+//! Not here: where the answers come from. They are asked of a [`KubeletState`] at the moment of the
+//! request; nothing is cached.
+//!
+//! # Invariants
+//!
+//! - Port 10248 and the read-only port answer 404 to everything but their few routes.
+//! - Nothing is counted or remembered by URL, so that no stranger can make memory grow.
+//! - Connections, the time for a TLS handshake, the time for a request's head and its size are
+//!   bounded.
+
+mod access;
+mod connections;
+mod health;
+mod routes;
+mod self_signed;
+mod servers;
+mod state;
+mod tls;
+
+pub use access::{Access, Authorization, User};
+pub use connections::{BindError, BoundListener};
+pub use health::HealthChecks;
+pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
+pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
+pub use state::{KubeletState, StateError};
+pub use tls::{MinTlsVersion, ServingTls, TlsError, TlsFiles, TlsOptions};

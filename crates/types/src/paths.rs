@@ -83,6 +83,12 @@ impl NodePaths {
         self.pod_dir(uid).join("etc-hosts")
     }
 
+    /// `<root>/pod_statuses`: the last published statuses of pods without an API server behind
+    /// them. Our own addition to the layout; a Go kubelet does not look there.
+    pub fn pod_statuses_dir(&self) -> PathBuf {
+        self.root.join("pod_statuses")
+    }
+
     /// `<root>/seccomp`.
     pub fn seccomp_dir(&self) -> PathBuf {
         self.root.join("seccomp")

@@ -1,0 +1,11 @@
+//! The mount table, and mounting.
+
+mod mounting;
+mod table;
+
+pub use mounting::{
+    HugetlbfsOptions, MountError, TmpfsOptions, UnmountError, bind_mount, ensure_shared,
+    is_mount_point, mount_hugetlbfs, mount_tmpfs, remount_bind_read_only, tmpfs_noswap_supported,
+    unmount,
+};
+pub use table::{Mount, MountTable, MountTableError};

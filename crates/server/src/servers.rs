@@ -1,0 +1,88 @@
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::connections::BoundListener;
+use crate::health::HealthChecks;
+use crate::routes::{healthz_routes, kubelet_routes, read_only_routes};
+use crate::state::KubeletState;
+use crate::tls::ServingTls;
+
+/// `healthzBindAddress:healthzPort`: plain HTTP, `/healthz` and its checks, nothing else.
+#[derive(Clone, Debug)]
+pub struct HealthzServer {
+    checks: HealthChecks,
+}
+
+impl HealthzServer {
+    /// A server of `checks`; the Go kubelet serves [`HealthChecks::ping`] here.
+    pub fn new(checks: HealthChecks) -> Self {
+        Self { checks }
+    }
+
+    /// Serves until `stop`.
+    pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
+        listener.serve(healthz_routes(&self.checks), None, &stop).await;
+    }
+}
+
+/// `readOnlyPort`: plain HTTP, without asking who: `/pods` and `/healthz`.
+pub struct ReadOnlyServer<S> {
+    state: Arc<S>,
+    checks: HealthChecks,
+}
+
+impl<S: KubeletState> ReadOnlyServer<S> {
+    /// A server of what `state` knows.
+    pub fn new(state: Arc<S>, checks: HealthChecks) -> Self {
+        Self { state, checks }
+    }
+
+    /// Serves until `stop`.
+    pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
+        listener.serve(read_only_routes(self.state, &self.checks), None, &stop).await;
+    }
+}
+
+impl<S> fmt::Debug for ReadOnlyServer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadOnlyServer").field("checks", &self.checks).finish_non_exhaustive()
+    }
+}
+
+/// `address:port`: TLS, HTTP/1.1 and HTTP/2; `/pods`, `/runningpods/`, `/configz`, `/healthz`.
+pub struct KubeletServer<S> {
+    state: Arc<S>,
+    checks: HealthChecks,
+    access: Access,
+    tls: ServingTls,
+}
+
+impl<S: KubeletState> KubeletServer<S> {
+    /// A server of what `state` knows, for those whom `access` lets in.
+    pub fn new(state: Arc<S>, checks: HealthChecks, access: Access, tls: ServingTls) -> Self {
+        Self { state, checks, access, tls }
+    }
+
+    /// Serves until `stop`. Certificates that are replaced on disk are taken into use within a
+    /// minute.
+    pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
+        let routes = kubelet_routes(self.state, &self.checks, self.access);
+        let tls = Arc::new(self.tls);
+        tokio::join!(
+            listener.serve(routes, Some(tls.clone()), &stop),
+            stop.run_until_cancelled(ServingTls::follow_files(tls)),
+        );
+    }
+}
+
+impl<S> fmt::Debug for KubeletServer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeletServer")
+            .field("checks", &self.checks)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}

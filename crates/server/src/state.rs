@@ -1,0 +1,30 @@
+use std::error::Error;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+/// What the kubelet could not tell. It is answered as 500 with this text.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct StateError(#[from] Box<dyn Error + Send + Sync>);
+
+impl StateError {
+    /// Wraps what went wrong.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(error.into())
+    }
+}
+
+/// What the servers need to know of the kubelet.
+pub trait KubeletState: Send + Sync + 'static {
+    /// All pods the kubelet is to run, static ones included, each with its present status.
+    fn pods(&self) -> Vec<Arc<Pod>>;
+
+    /// What runs, as the runtime tells: pods with uid, namespace, name and, of each running
+    /// container, name and image.
+    fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, StateError>> + Send;
+
+    /// The configuration in force, as a `KubeletConfiguration`.
+    fn configz(&self) -> Value;
+}

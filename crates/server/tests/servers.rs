@@ -1,0 +1,442 @@
+//! The servers over loopback.
+
+#![allow(clippy::unwrap_used)] // Clippy takes helpers outside of test functions for production code.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use rubelet_server::{
+    Access, Authorization, BoundListener, CERTIFICATE_FILE, HealthChecks, HealthzServer,
+    KubeletServer, KubeletState, MinTlsVersion, ReadOnlyServer, ServingTls, StateError, TlsFiles,
+    TlsOptions,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Node {
+    runtime_answers: bool,
+}
+
+impl KubeletState for Node {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "default", "uid": "1"},
+            "spec": {"containers": [{"name": "c"}]},
+            "status": {"phase": "Running"},
+        });
+        vec![Arc::new(serde_json::from_value(pod).unwrap())]
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
+        if !self.runtime_answers {
+            return Err(StateError::new("the runtime does not answer"));
+        }
+        let pod = json!({"metadata": {"name": "web"}});
+        Ok(vec![serde_json::from_value(pod).unwrap()])
+    }
+
+    fn configz(&self) -> Value {
+        json!({"kind": "KubeletConfiguration"})
+    }
+}
+
+fn node() -> Arc<Node> {
+    Arc::new(Node { runtime_answers: true })
+}
+
+/// A server that runs until it is dropped.
+struct Running {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start<F: Future<Output = ()> + Send + 'static>(
+        run: impl FnOnce(BoundListener, CancellationToken) -> F,
+    ) -> Self {
+        let listener = BoundListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run(listener, stop.clone()));
+        Self { address, stop, task }
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, String) {
+        self.ask(Method::GET, path).await
+    }
+
+    async fn ask(&self, method: Method, path: &str) -> (StatusCode, String) {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let request = request(method, path);
+        let (response, _) = tokio::join!(
+            async {
+                let response = sender.send_request(request).await.unwrap();
+                drop(sender);
+                read(response).await
+            },
+            connection
+        );
+        response
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn request(method: Method, path: &str) -> Request<Empty<bytes::Bytes>> {
+    Request::builder()
+        .method(method)
+        .uri(format!("https://node-1{path}"))
+        .header("host", "node-1")
+        .body(Empty::new())
+        .unwrap()
+}
+
+async fn read(response: hyper::Response<hyper::body::Incoming>) -> (StatusCode, String) {
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn ok(text: &str) -> (StatusCode, String) {
+    (StatusCode::OK, text.to_owned())
+}
+
+fn not_found() -> (StatusCode, String) {
+    (StatusCode::NOT_FOUND, "404 page not found\n".to_owned())
+}
+
+fn pod_list(item: Value) -> Value {
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [item]})
+}
+
+fn pods() -> Value {
+    pod_list(json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "1"},
+        "spec": {"containers": [{"name": "c"}]},
+        "status": {"phase": "Running"},
+    }))
+}
+
+async fn healthz() -> Running {
+    Running::start(|listener, stop| HealthzServer::new(HealthChecks::ping()).run(listener, stop))
+        .await
+}
+
+#[tokio::test]
+async fn the_health_port_serves_health_and_nothing_else() {
+    let server = healthz().await;
+    assert_eq!(server.get("/healthz").await, ok("ok"));
+    assert_eq!(server.get("/healthz/ping").await, ok("ok"));
+    let verbose = "[+]ping ok\nhealthz check passed\n";
+    assert_eq!(server.get("/healthz?verbose").await, ok(verbose));
+    assert_eq!(server.get("/healthz?verbose=true").await, ok(verbose));
+    for path in ["/", "/pods", "/healthz/", "/healthz/log", "/healthz/ping/x", "/debug/pprof/"] {
+        assert_eq!(server.get(path).await, not_found(), "{path}");
+    }
+    let (status, _) = server.ask(Method::POST, "/healthz").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn the_read_only_port_serves_pods_and_health_and_nothing_else() {
+    let checks = HealthChecks::ping().with("syncloop", || Err("it hangs".to_owned()));
+    let server =
+        Running::start(|listener, stop| ReadOnlyServer::new(node(), checks).run(listener, stop))
+            .await;
+    for path in ["/pods", "/pods/"] {
+        let (status, body) = server.get(path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), pods());
+    }
+    let (status, text) = server.get("/healthz").await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(text.contains("[-]syncloop failed: reason withheld\n"), "{text}");
+    let (_, text) = server.get("/healthz/syncloop").await;
+    assert_eq!(text, "internal server error: it hangs\n");
+    for path in ["/configz", "/runningpods/", "/exec/a/b/c", "/checkpoint/a/b/c"] {
+        assert_eq!(server.get(path).await, not_found(), "{path}");
+    }
+}
+
+/// A server on 10250 with its own certificates and an authority of clients.
+struct Secure {
+    server: Running,
+    authority: CertifiedIssuer<'static, KeyPair>,
+    directory: tempfile::TempDir,
+}
+
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut parameters = CertificateParams::default();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap()
+}
+
+impl Secure {
+    async fn start(anonymous: bool, authorization: Authorization) -> Self {
+        Self::start_with(node(), anonymous, authorization, MinTlsVersion::Tls12).await
+    }
+
+    async fn start_with(
+        state: Arc<Node>,
+        anonymous: bool,
+        authorization: Authorization,
+        min_version: MinTlsVersion,
+    ) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = authority("clients");
+        let client_ca_file = directory.path().join("ca.crt");
+        std::fs::write(&client_ca_file, authority.pem()).unwrap();
+        let options = TlsOptions {
+            files: TlsFiles::SelfSigned {
+                directory: directory.path().to_owned(),
+                hostname: "node-1".to_owned(),
+            },
+            min_version,
+            cipher_suites: Vec::new(),
+            client_ca_file: Some(client_ca_file),
+        };
+        #[allow(clippy::disallowed_methods)] // Certificates are checked against the real clock.
+        let tls = ServingTls::load(options, Timestamp::now()).unwrap();
+        let access = Access { anonymous, authorization };
+        let checks = HealthChecks::ping().with("log", || Ok(()));
+        let server = Running::start(|listener, stop| {
+            KubeletServer::new(state, checks, access, tls).run(listener, stop)
+        })
+        .await;
+        Self { server, authority, directory }
+    }
+
+    async fn connect(&self, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.server.address).await?;
+        let name = ServerName::try_from("node-1").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
+    async fn get(&self, config: ClientConfig, path: &str) -> std::io::Result<(StatusCode, String)> {
+        let http2 = config.alpn_protocols.contains(&b"h2".to_vec());
+        let stream = self.connect(config).await?;
+        let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        let stream = TokioIo::new(stream);
+        let request = request(Method::GET, path);
+        let response = if http2 {
+            assert_eq!(protocol.as_deref(), Some(&b"h2"[..]));
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+                    .await
+                    .map_err(std::io::Error::other)?;
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        } else {
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
+                .await
+                .map_err(std::io::Error::other)?;
+            tokio::spawn(connection);
+            sender.send_request(request).await
+        };
+        Ok(read(response.map_err(std::io::Error::other)?).await)
+    }
+
+    fn stranger(&self) -> ClientConfig {
+        client(self.directory.path(), &[&version::TLS12, &version::TLS13], None)
+    }
+
+    fn alice(&self) -> ClientConfig {
+        self.client_of(&self.authority)
+    }
+
+    fn client_of(&self, authority: &CertifiedIssuer<'static, KeyPair>) -> ClientConfig {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, "alice");
+        parameters.distinguished_name.push(DnType::OrganizationName, "ops");
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = parameters.signed_by(&key, authority).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let identity = (certificate.der().clone(), key);
+        client(self.directory.path(), &[&version::TLS12, &version::TLS13], Some(identity))
+    }
+}
+
+fn client(
+    directory: &Path,
+    versions: &[&'static SupportedProtocolVersion],
+    identity: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
+) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(directory.join(CERTIFICATE_FILE)).unwrap();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    match identity {
+        Some((certificate, key)) => builder.with_client_auth_cert(vec![certificate], key).unwrap(),
+        None => builder.with_no_client_auth(),
+    }
+}
+
+#[tokio::test]
+async fn the_kubelet_port_serves_those_it_knows() {
+    let secure = Secure::start(false, Authorization::AlwaysAllow).await;
+    for path in ["/pods", "/configz", "/healthz", "/nonsense"] {
+        let answer = secure.get(secure.stranger(), path).await.unwrap();
+        assert_eq!(answer, (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()), "{path}");
+    }
+    let get = async |path: &str| secure.get(secure.alice(), path).await.unwrap();
+    let (status, body) = get("/pods").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), pods());
+    for path in ["/runningpods", "/runningpods/"] {
+        let (status, body) = get(path).await;
+        assert_eq!(status, StatusCode::OK);
+        let expected = pod_list(json!({"metadata": {"name": "web"}}));
+        assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
+    }
+    let configz = "{\"kubeletconfig\":{\"kind\":\"KubeletConfiguration\"}}";
+    assert_eq!(get("/configz").await, ok(configz));
+    let verbose = "[+]ping ok\n[+]log ok\nhealthz check passed\n";
+    assert_eq!(get("/healthz?verbose").await, ok(verbose));
+    assert_eq!(get("/nonsense").await, not_found());
+}
+
+#[tokio::test]
+async fn http2_is_spoken_to_whom_asks_for_it() {
+    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
+    let mut config = secure.stranger();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    assert_eq!(secure.get(config, "/healthz").await.unwrap(), ok("ok"));
+}
+
+#[tokio::test]
+async fn webhook_without_an_api_server_refuses_everybody_and_says_why() {
+    let secure = Secure::start(true, Authorization::WebhookWithoutApiServer).await;
+    let refusal = |user: &str| {
+        (
+            StatusCode::FORBIDDEN,
+            format!(
+                "Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods \
+                 proxy])\nauthorization mode Webhook needs an API server, and this kubelet runs \
+                 without one\n"
+            ),
+        )
+    };
+    let answer = secure.get(secure.stranger(), "/pods").await.unwrap();
+    assert_eq!(answer, refusal("system:anonymous"));
+    assert_eq!(secure.get(secure.alice(), "/pods").await.unwrap(), refusal("alice"));
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_refused() {
+    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
+    let impostor = secure.client_of(&authority("clients"));
+    assert!(secure.get(impostor, "/pods").await.is_err());
+}
+
+#[tokio::test]
+async fn the_minimum_version_is_kept() {
+    for (min_version, succeeds) in [(MinTlsVersion::Tls12, true), (MinTlsVersion::Tls13, false)] {
+        let secure =
+            Secure::start_with(node(), true, Authorization::AlwaysAllow, min_version).await;
+        let old = client(secure.directory.path(), &[&version::TLS12], None);
+        assert_eq!(secure.connect(old).await.is_ok(), succeeds, "{min_version:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_runtime_does_not_tell_is_an_error() {
+    let state = Arc::new(Node { runtime_answers: false });
+    let secure =
+        Secure::start_with(state, true, Authorization::AlwaysAllow, MinTlsVersion::Tls12).await;
+    let answer = secure.get(secure.stranger(), "/runningpods/").await.unwrap();
+    let expected = "the runtime does not answer\n".to_owned();
+    assert_eq!(answer, (StatusCode::INTERNAL_SERVER_ERROR, expected));
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_an_error_that_names_it() {
+    let server = healthz().await;
+    let error = BoundListener::bind(server.address).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("failed to listen on {}", server.address));
+}
+
+#[tokio::test]
+async fn shutdown_ends_idle_connections_and_listens_no_more() {
+    let mut server = healthz().await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    idle.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    server.stop.cancel();
+    timeout(PATIENCE, &mut server.task).await.unwrap().unwrap();
+    let mut rest = Vec::new();
+    timeout(PATIENCE, idle.read_to_end(&mut rest)).await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+/// Reads all that the server sends until it closes.
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A server that closes with something unread resets.
+    let _ = timeout(Duration::from_secs(600), stream.read_to_end(&mut text)).await.unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_or_not_enough_is_not_waited_for() {
+    let server = healthz().await;
+    for start in ["", "GET /healthz HTTP/1.1\r\nHost:"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(start.as_bytes()).await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
+    let mut stream = TcpStream::connect(secure.server.address).await.unwrap();
+    assert_eq!(read_to_end(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let server = healthz().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ").await.unwrap();
+    let chunk = [b'x'; 1 << 16];
+    let mut sent = 0;
+    // The server closes some time after a mebibyte.
+    while sent < 64 << 20 && stream.write_all(&chunk).await.is_ok() {
+        sent += chunk.len();
+    }
+    assert!((1 << 20..64 << 20).contains(&sent), "{sent}");
+}
