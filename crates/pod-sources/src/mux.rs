@@ -1,0 +1,239 @@
+//! Full sets per source in, typed changes out.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use rubelet_types::{PodFullName, PodRef, PodUid, labels, pod_ref};
+
+/// Where pods come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodSource {
+    /// `staticPodPath`.
+    File,
+    /// `staticPodURL`.
+    Http,
+    /// The API server.
+    Api,
+}
+
+impl PodSource {
+    /// `file`, `http` or `api`, as the annotation `kubernetes.io/config.source` carries it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Http => "http",
+            Self::Api => "api",
+        }
+    }
+}
+
+impl fmt::Display for PodSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What happened to the pods of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodOperation {
+    /// The source no longer has them.
+    Remove,
+    /// They are new. An empty one says that the source has spoken for the first time.
+    Add,
+    /// Their spec, labels or annotations changed.
+    Update,
+    /// They are to be stopped gracefully: a deletion timestamp was set or changed.
+    Delete,
+    /// Only their status at the source changed.
+    Reconcile,
+}
+
+impl fmt::Display for PodOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Remove => "REMOVE",
+            Self::Add => "ADD",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Reconcile => "RECONCILE",
+        })
+    }
+}
+
+/// One kind of change to some pods of one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodChange {
+    /// What happened.
+    pub op: PodOperation,
+    /// To whom; empty only for the first `Add` of a source.
+    pub pods: Vec<Arc<Pod>>,
+    /// Whose pods they are.
+    pub source: PodSource,
+}
+
+/// A pod of a set that was left out because another one of the same set has its name or uid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuplicatePod {
+    /// The pod left out.
+    pub pod: PodRef,
+    /// For an event of reason `FailedValidation`.
+    pub message: String,
+}
+
+/// What a set led to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MuxOutcome {
+    /// To be delivered in this order: remove, add, update, delete, reconcile.
+    pub changes: Vec<PodChange>,
+    /// Pods that were left out.
+    pub duplicates: Vec<DuplicatePod>,
+}
+
+/// What each source wants at present. Uids of different sources are separate worlds.
+#[derive(Clone, Debug, Default)]
+pub struct PodConfigMux {
+    sources: BTreeMap<PodSource, SourcePods>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct SourcePods {
+    has_spoken: bool,
+    pods: BTreeMap<PodUid, Arc<Pod>>,
+}
+
+/// Annotations that the kubelet itself writes, and that make no difference between two pods.
+const LOCAL_ANNOTATIONS: [&str; 3] =
+    [labels::CONFIG_SOURCE, labels::CONFIG_MIRROR, labels::CONFIG_SEEN];
+
+impl PodConfigMux {
+    /// A mux that waits for each of `sources` before it calls itself ready.
+    pub fn new(sources: impl IntoIterator<Item = PodSource>) -> Self {
+        Self {
+            sources: sources.into_iter().map(|source| (source, SourcePods::default())).collect(),
+        }
+    }
+
+    /// Every configured source has handed over a set.
+    pub fn sources_ready(&self) -> bool {
+        self.sources.values().all(|source| source.has_spoken)
+    }
+
+    /// The configured sources.
+    pub fn sources(&self) -> impl Iterator<Item = PodSource> {
+        self.sources.keys().copied()
+    }
+
+    /// What `source` wants at present, in the order of uids.
+    pub fn pods(&self, source: PodSource) -> impl Iterator<Item = &Arc<Pod>> {
+        self.sources.get(&source).into_iter().flat_map(|source| source.pods.values())
+    }
+
+    /// `source` wants exactly `pods` from now on. Pods are marked with their source and with the
+    /// time when they were first seen (`now` for new ones).
+    pub fn apply_set(&mut self, source: PodSource, pods: Vec<Pod>, now: Timestamp) -> MuxOutcome {
+        let state = self.sources.entry(source).or_default();
+        let first = !std::mem::replace(&mut state.has_spoken, true);
+        let mut before = std::mem::take(&mut state.pods);
+        let mut duplicates = Vec::new();
+        let mut changed: BTreeMap<PodOperation, Vec<Arc<Pod>>> = BTreeMap::new();
+
+        for mut pod in without_duplicates(pods, source, &mut duplicates) {
+            let reference = pod_ref(&pod);
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(labels::CONFIG_SOURCE.to_owned(), source.as_str().to_owned());
+            let existing = before.remove(&reference.uid);
+            let (pod, operation) = match existing {
+                None => {
+                    annotations.insert(labels::CONFIG_SEEN.to_owned(), now.to_string());
+                    (Arc::new(pod), Some(PodOperation::Add))
+                }
+                Some(existing) => {
+                    keep_local_annotations(&existing, &mut pod);
+                    match diff_pod(&existing, &pod) {
+                        None => (existing, None),
+                        operation => (Arc::new(pod), operation),
+                    }
+                }
+            };
+            if let Some(operation) = operation {
+                changed.entry(operation).or_default().push(Arc::clone(&pod));
+            }
+            state.pods.insert(reference.uid, pod);
+        }
+        if !before.is_empty() {
+            changed.insert(PodOperation::Remove, before.into_values().collect());
+        }
+        if first && !changed.contains_key(&PodOperation::Add) {
+            changed.insert(PodOperation::Add, Vec::new());
+        }
+        let changes =
+            changed.into_iter().map(|(op, pods)| PodChange { op, pods, source }).collect();
+        MuxOutcome { changes, duplicates }
+    }
+}
+
+fn without_duplicates(
+    pods: Vec<Pod>,
+    source: PodSource,
+    duplicates: &mut Vec<DuplicatePod>,
+) -> Vec<Pod> {
+    let mut names: HashSet<PodFullName> = HashSet::new();
+    let mut uids: BTreeSet<PodUid> = BTreeSet::new();
+    let mut kept = Vec::with_capacity(pods.len());
+    for pod in pods {
+        let reference = pod_ref(&pod);
+        let twice = if names.contains(&reference.full_name()) {
+            Some(("name", reference.name.to_string()))
+        } else if uids.contains(&reference.uid) {
+            // Two manifests with one fixed uid would share directories and cgroups.
+            Some(("uid", reference.uid.to_string()))
+        } else {
+            None
+        };
+        if let Some((what, value)) = twice {
+            let message = format!(
+                "Error validating pod {reference} from {source} due to duplicate pod {what} \
+                 {value:?}, ignoring"
+            );
+            duplicates.push(DuplicatePod { pod: reference, message });
+            continue;
+        }
+        names.insert(reference.full_name());
+        uids.insert(reference.uid);
+        kept.push(pod);
+    }
+    kept
+}
+
+fn keep_local_annotations(existing: &Pod, pod: &mut Pod) {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    for key in LOCAL_ANNOTATIONS {
+        if let Some(value) = existing.metadata.annotations.as_ref().and_then(|all| all.get(key)) {
+            annotations.insert(key.to_owned(), value.clone());
+        }
+    }
+}
+
+/// What the difference between two versions of a pod asks for; local annotations agree already.
+fn diff_pod(existing: &Pod, pod: &Pod) -> Option<PodOperation> {
+    let (old, new) = (&existing.metadata, &pod.metadata);
+    let empty = BTreeMap::new();
+    let same = existing.spec == pod.spec
+        && old.labels.as_ref().unwrap_or(&empty) == new.labels.as_ref().unwrap_or(&empty)
+        && old.annotations == new.annotations
+        && old.deletion_timestamp == new.deletion_timestamp
+        && old.deletion_grace_period_seconds == new.deletion_grace_period_seconds;
+    if same {
+        (existing.status != pod.status).then_some(PodOperation::Reconcile)
+    } else if new.deletion_timestamp.is_some() {
+        Some(PodOperation::Delete)
+    } else {
+        Some(PodOperation::Update)
+    }
+}
+
+#[cfg(test)]
+mod tests;
