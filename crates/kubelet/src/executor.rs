@@ -1,0 +1,600 @@
+//! Carries out what pod workers order, and takes in what they report.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use rubelet_checkpoint::PodStatusStore;
+use rubelet_container_manager::ContainerManager;
+use rubelet_cri::CriClient;
+use rubelet_image_manager::{AnonymousPulls, EnsureImage, ImageManager, PullPolicy};
+use rubelet_pleg::PodInspector;
+use rubelet_pod_lifecycle::{
+    Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, Stage,
+    StopCause,
+};
+use rubelet_pod_runtime::{
+    ContainerToStart, EnvironmentFacts, PodRuntime, RuntimeFailure, SandboxToCreate,
+    compute_environment,
+};
+use rubelet_pod_status::{
+    ContainerProbes, Gates, NodeFacts, StartFailure, StatusInput, StatusOverride, TerminalPhase,
+    compute_pod_status,
+};
+use rubelet_pod_workers::{ActionOrder, PodPort, PodReport};
+use rubelet_probe_manager::{ExecError, ExecOutput, ExecPort, ProbeManager, Prober};
+use rubelet_status_manager::{SetOutcome, StatusManager};
+use rubelet_types::{
+    Clock, ContainerId, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot, PodUid,
+    ProbeKind, ProbeResult, find_container, pod_restart_policy, reasons,
+};
+use rubelet_volume_manager::{PodVolumes, VolumeManager};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::mounts::prepare_mounts;
+use crate::node::Node;
+use crate::runtime_state::RuntimeState;
+
+/// Runs exec probes through the runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeExec(pub(crate) CriClient);
+
+impl ExecPort for RuntimeExec {
+    async fn exec(
+        &self,
+        container: &ContainerId,
+        command: &[String],
+        timeout: std::time::Duration,
+    ) -> Result<ExecOutput, ExecError> {
+        let answer = self.0.exec_sync(container, command.to_vec(), Some(timeout)).await;
+        match answer {
+            Ok(answer) => Ok(ExecOutput {
+                exit_code: answer.exit_code,
+                output: [answer.stdout, answer.stderr].concat(),
+            }),
+            Err(error) if error.kind == rubelet_cri::CriErrorKind::DeadlineExceeded => {
+                Err(ExecError::TimedOut)
+            }
+            Err(error) => Err(ExecError::Failed(Box::new(error))),
+        }
+    }
+}
+
+pub(crate) type Probes = ProbeManager<Prober<RuntimeExec>>;
+
+/// What is remembered of a pod between orders. All of it can be lost: it is made again.
+#[derive(Debug, Default)]
+struct PodMemory {
+    volumes: Option<Arc<PodVolumes>>,
+    /// Addresses of the pod before its sandbox was stopped.
+    ips: Vec<String>,
+    told_deadline: bool,
+    probes_ended: bool,
+    finished: bool,
+}
+
+/// The managers, wired together for the pod workers.
+pub(crate) struct Executor {
+    pub(crate) runtime: Arc<PodRuntime>,
+    pub(crate) images: ImageManager<CriClient, AnonymousPulls>,
+    pub(crate) volumes: VolumeManager,
+    pub(crate) container_manager: Arc<ContainerManager>,
+    pub(crate) probes: Probes,
+    pub(crate) statuses: StatusManager,
+    pub(crate) status_store: PodStatusStore,
+    pub(crate) runtime_state: watch::Receiver<RuntimeState>,
+    pub(crate) paths: NodePaths,
+    pub(crate) node: Node,
+    pub(crate) node_facts: NodeFacts,
+    pub(crate) gates: Gates,
+    pub(crate) events: EventRecorder,
+    pub(crate) clock: Clock,
+    pub(crate) memory: Mutex<HashMap<PodUid, PodMemoryEntry>>,
+}
+
+/// Opaque to the start: see [`PodMemory`].
+#[derive(Debug, Default)]
+pub(crate) struct PodMemoryEntry(PodMemory);
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+fn outcome(result: Result<(), RuntimeFailure>) -> ActionOutcome {
+    match result {
+        Ok(()) => ActionOutcome::Done,
+        Err(failure) => failed(failure),
+    }
+}
+
+fn failed(failure: RuntimeFailure) -> ActionOutcome {
+    if failure.cancelled {
+        return ActionOutcome::Cancelled;
+    }
+    failure_of(failure.reason, failure.message, None)
+}
+
+fn failure_of(reason: &'static str, message: String, retry_at: Option<Timestamp>) -> ActionOutcome {
+    ActionOutcome::Failed(ActionFailure { reason, message, retry_at })
+}
+
+/// An error with its causes, as a person reads it.
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+impl PodPort for Executor {
+    async fn run(&self, order: ActionOrder, cancel: CancellationToken) -> ActionOutcome {
+        match order.action.clone() {
+            Action::PreparePod => self.prepare(&order).await,
+            Action::CreateSandbox { attempt } => {
+                self.create_sandbox(&order, attempt, &cancel).await
+            }
+            Action::StopSandbox { id } => outcome(self.runtime.stop_sandbox(&id).await),
+            Action::RemoveSandbox { id } => outcome(self.runtime.remove_sandbox(&id).await),
+            Action::StartContainer(start) => self.start_container(&order, start, &cancel).await,
+            Action::RunPreStop { id, name, budget, reason } => {
+                self.runtime.announce_stop(&order.pod, &name, reason.message(&name));
+                let ips = self.pod_ips(&order.pod, Some(&order.snapshot));
+                let ip = ips.first().map(String::as_str).unwrap_or_default();
+                self.runtime.run_pre_stop(&order.pod, ip, &id, &name, budget, &cancel).await;
+                ActionOutcome::Done
+            }
+            Action::StopContainer(stop) => self.stop_container(&order, &stop).await,
+            Action::RemoveContainer { id, .. } => {
+                outcome(self.runtime.remove_container(&order.pod_ref, &order.snapshot, &id).await)
+            }
+            Action::ReleasePod => self.release(&order).await,
+            Action::RemovePod => outcome(self.runtime.remove_pod(&order.pod_ref).await),
+        }
+    }
+
+    async fn look(&self, pod: &PodRef) -> Result<PodSnapshot, String> {
+        self.runtime.inspect(pod).await.map_err(|error| error.to_string())
+    }
+
+    fn network(&self) -> NetworkState {
+        self.runtime_state.borrow().network.clone()
+    }
+
+    fn probe_result(
+        &self,
+        pod: &PodUid,
+        container: &str,
+        id: &ContainerId,
+        kind: ProbeKind,
+    ) -> Option<ProbeResult> {
+        self.probes.result(pod, container, id, kind)
+    }
+
+    fn report(&self, report: &PodReport<'_>) {
+        self.tell(report);
+        if report.is_orphan {
+            return;
+        }
+        self.sync_probes(report);
+        self.publish_status(report);
+        if matches!(report.stage, Stage::Finished { .. }) {
+            let mut memory = self.memory();
+            let entry = &mut memory.entry(report.pod_ref.uid.clone()).or_default().0;
+            if !std::mem::replace(&mut entry.finished, true) {
+                drop(memory);
+                let outcome = self.statuses.finish(report.pod);
+                self.save_status(&report.pod_ref.uid, &outcome);
+            }
+        }
+    }
+
+    fn forget(&self, pod: &PodRef) {
+        self.probes.remove_pod(&pod.uid);
+        self.memory().remove(&pod.uid);
+        self.status_store.forget(&pod.uid);
+    }
+}
+
+impl PodInspector for Executor {
+    async fn inspect(&self, pod: &PodRef) -> Result<PodSnapshot, String> {
+        self.look(pod).await
+    }
+}
+
+impl Executor {
+    fn memory(&self) -> MutexGuard<'_, HashMap<PodUid, PodMemoryEntry>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod's addresses, those of before its sandbox was stopped if need be.
+    pub(crate) fn pod_ips(&self, pod: &Pod, snapshot: Option<&PodSnapshot>) -> Vec<String> {
+        if rubelet_types::is_host_network(pod) {
+            return self.node.host_ips();
+        }
+        let now = snapshot.map(PodSnapshot::ips).unwrap_or_default();
+        if !now.is_empty() {
+            return now.to_vec();
+        }
+        let uid = rubelet_types::pod_ref(pod).uid;
+        self.memory().get(&uid).map(|entry| entry.0.ips.clone()).unwrap_or_default()
+    }
+
+    async fn prepare(&self, order: &ActionOrder) -> ActionOutcome {
+        let object = EventObject::Pod(order.pod_ref.clone());
+        if let Err(error) = self.container_manager.ensure_pod_cgroup(&order.pod).await {
+            let message = format!("unable to ensure pod container exists: {}", describe(&error));
+            self.events.warning(object, "FailedCreatePodContainer", message.clone());
+            return failure_of("", message, None);
+        }
+        if let Err(error) = self.make_pod_dirs(&order.pod_ref.uid).await {
+            let message = format!("error making pod data directories: {error}");
+            self.events.warning(object, "Failed", message.clone());
+            return failure_of("", message, None);
+        }
+        match self.volumes.ensure_pod_volumes(&order.pod).await {
+            Ok(volumes) => {
+                let uid = order.pod_ref.uid.clone();
+                self.memory().entry(uid).or_default().0.volumes = Some(Arc::new(volumes));
+                ActionOutcome::Done
+            }
+            Err(error) => {
+                let retry_at =
+                    error.retry_after().and_then(|delay| self.clock.now().checked_add(delay).ok());
+                failure_of("", error.to_string(), retry_at)
+            }
+        }
+    }
+
+    async fn make_pod_dirs(&self, uid: &PodUid) -> Result<(), String> {
+        let dirs = [
+            self.paths.pod_dir(uid),
+            self.paths.pod_volumes_dir(uid),
+            self.paths.pod_plugins_dir(uid),
+        ];
+        let made = tokio::task::spawn_blocking(move || {
+            dirs.iter()
+                .try_for_each(|dir| DirBuilder::new().recursive(true).mode(0o750).create(dir))
+        });
+        made.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    fn sandbox_to_create(&self, pod: &Pod, attempt: u32) -> Result<SandboxToCreate, String> {
+        let manager = &self.container_manager;
+        let text = |error: rubelet_container_manager::ContainerManagerError| describe(&error);
+        Ok(SandboxToCreate {
+            attempt,
+            cgroup_parent: manager.pod_cgroup_parent(pod).map_err(text)?,
+            resources: Some(manager.sandbox_resources(pod, false).map_err(text)?),
+            overhead: Some(manager.sandbox_overhead(pod).map_err(text)?),
+        })
+    }
+
+    async fn create_sandbox(
+        &self,
+        order: &ActionOrder,
+        attempt: u32,
+        cancel: &CancellationToken,
+    ) -> ActionOutcome {
+        let sandbox = match self.sandbox_to_create(&order.pod, attempt) {
+            Ok(sandbox) => sandbox,
+            Err(message) => return failure_of("", message, None),
+        };
+        match self.runtime.create_sandbox(&order.pod, sandbox, cancel).await {
+            Ok(snapshot) => ActionOutcome::SandboxCreated(snapshot),
+            Err(failure) => failed(failure),
+        }
+    }
+
+    async fn start_container(
+        &self,
+        order: &ActionOrder,
+        start: ContainerStart,
+        cancel: &CancellationToken,
+    ) -> ActionOutcome {
+        match self.try_start_container(order, start, cancel).await {
+            Ok(outcome) | Err(outcome) => outcome,
+        }
+    }
+
+    async fn try_start_container(
+        &self,
+        order: &ActionOrder,
+        start: ContainerStart,
+        cancel: &CancellationToken,
+    ) -> Result<ActionOutcome, ActionOutcome> {
+        let pod = &order.pod;
+        let config_error =
+            |message: String| failure_of(reasons::CREATE_CONTAINER_CONFIG_ERROR, message, None);
+        let Some(spec) = find_container(pod, &start.name) else {
+            return Err(config_error(format!("container {} is not in the pod's spec", start.name)));
+        };
+        let attempt = order
+            .snapshot
+            .sandboxes
+            .iter()
+            .find(|sandbox| sandbox.id == start.sandbox)
+            .map_or(0, |sandbox| sandbox.attempt);
+        let sandbox = self.sandbox_to_create(pod, attempt).map_err(config_error)?;
+        let sandbox_config =
+            self.runtime.sandbox_config(pod, sandbox.clone(), false).await.map_err(failed)?;
+        let no_annotations = BTreeMap::new();
+        let image = self
+            .images
+            .ensure_image(
+                EnsureImage {
+                    pod: &order.pod_ref,
+                    pod_annotations: pod.metadata.annotations.as_ref().unwrap_or(&no_annotations),
+                    image: spec.container.image.as_deref().unwrap_or_default(),
+                    policy: PullPolicy::parse(
+                        spec.container.image_pull_policy.as_deref().unwrap_or_default(),
+                    ),
+                    field_path: &spec.field_path(),
+                    sandbox_config: &sandbox_config,
+                },
+                cancel,
+            )
+            .await
+            .map_err(|error| {
+                if cancel.is_cancelled() {
+                    return ActionOutcome::Cancelled;
+                }
+                let object = EventObject::Container {
+                    pod: order.pod_ref.clone(),
+                    field_path: spec.field_path(),
+                };
+                self.events.warning(object, "Failed", format!("Error: {}", error.reason));
+                failure_of(error.reason, error.message, error.retry_at)
+            })?;
+
+        let allocatable = self
+            .container_manager
+            .allocatable()
+            .map_err(|error| config_error(describe(&error)))?
+            .clone();
+        let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.node.host_ips());
+        let facts = EnvironmentFacts {
+            pod_ips: &pod_ips,
+            host_ips: &host_ips,
+            node_name: &self.node.name,
+            allocatable: &allocatable,
+        };
+        let environment = compute_environment(pod, &spec.container, &facts)
+            .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
+        let volumes = self
+            .memory()
+            .get(&order.pod_ref.uid)
+            .and_then(|entry| entry.0.volumes.clone())
+            .unwrap_or_else(|| Arc::new(PodVolumes::default()));
+        let mounts = prepare_mounts(
+            &self.volumes,
+            &order.pod_ref,
+            pod,
+            &spec.container,
+            &volumes,
+            &environment,
+        )
+        .await
+        .map_err(|message| self.config_failed(order, &spec, message))?;
+        let resources = self
+            .container_manager
+            .container_resources(pod, &spec.container, false)
+            .map_err(|error| config_error(describe(&error)))?;
+        let to_start = ContainerToStart {
+            name: start.name,
+            sandbox,
+            sandbox_id: start.sandbox,
+            restart_count: start.restart_count,
+            target: start.target,
+            image_ref: image.image_ref,
+            image_user: match image.user {
+                rubelet_image_manager::ImageUser::Uid(uid) => {
+                    rubelet_pod_runtime::ImageUser::Uid(uid)
+                }
+                rubelet_image_manager::ImageUser::Name(name) if name.is_empty() => {
+                    rubelet_pod_runtime::ImageUser::Unset
+                }
+                rubelet_image_manager::ImageUser::Name(name) => {
+                    rubelet_pod_runtime::ImageUser::Name(name)
+                }
+            },
+            mounts,
+            resources,
+            pod_ips,
+            host_ips,
+            allocatable,
+        };
+        self.runtime
+            .start_container(pod, to_start, cancel)
+            .await
+            .map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot)))
+            .map_err(failed)
+    }
+
+    fn config_failed(
+        &self,
+        order: &ActionOrder,
+        spec: &rubelet_types::ContainerSpec<'_>,
+        message: String,
+    ) -> ActionOutcome {
+        let object =
+            EventObject::Container { pod: order.pod_ref.clone(), field_path: spec.field_path() };
+        self.events.warning(object, "Failed", format!("Error: {message}"));
+        failure_of(reasons::CREATE_CONTAINER_CONFIG_ERROR, message, None)
+    }
+
+    async fn stop_container(&self, order: &ActionOrder, stop: &ContainerStop) -> ActionOutcome {
+        if !stop.announced {
+            self.runtime.announce_stop(&order.pod, &stop.name, stop.reason.message(&stop.name));
+        }
+        let result = self.runtime.stop_container(&stop.id, stop.timeout).await;
+        if let Err(failure) = &result {
+            self.events.warning(
+                EventObject::Pod(order.pod_ref.clone()),
+                "FailedKillPod",
+                format!("error killing pod: {}", failure.message),
+            );
+        }
+        outcome(result)
+    }
+
+    async fn release(&self, order: &ActionOrder) -> ActionOutcome {
+        if let Err(error) = self.volumes.release_pod_volumes(&order.pod_ref).await {
+            let retry_at = self.clock.now().checked_add(error.retry_after).ok();
+            return failure_of("", describe(&error), retry_at);
+        }
+        if let Err(error) = self.container_manager.destroy_pod_cgroup(&order.pod_ref.uid).await {
+            return failure_of("", describe(&error), None);
+        }
+        ActionOutcome::Done
+    }
+
+    /// Events about what a decision newly found.
+    fn tell(&self, report: &PodReport<'_>) {
+        let object = || EventObject::Pod(report.pod_ref.clone());
+        if let Some((reason, message)) = report.new_problem {
+            let kind = if reason == "SandboxChanged" {
+                EventRecorder::normal
+            } else {
+                EventRecorder::warning
+            };
+            kind(&self.events, object(), reason, message.to_owned());
+        }
+        for name in &report.new_back_offs {
+            let Some(spec) = find_container(report.pod, name) else { continue };
+            let object = EventObject::Container {
+                pod: report.pod_ref.clone(),
+                field_path: spec.field_path(),
+            };
+            self.events.warning(
+                object,
+                "BackOff",
+                format!("Back-off restarting failed container {name} in pod {}", report.pod_ref),
+            );
+        }
+        if let Stage::Terminating { cause: StopCause::DeadlineExceeded, .. } = report.stage {
+            let mut memory = self.memory();
+            let entry = &mut memory.entry(report.pod_ref.uid.clone()).or_default().0;
+            if !std::mem::replace(&mut entry.told_deadline, true) {
+                self.events.normal(object(), reasons::DEADLINE_EXCEEDED, DEADLINE_MESSAGE);
+            }
+        }
+    }
+
+    fn sync_probes(&self, report: &PodReport<'_>) {
+        let uid = &report.pod_ref.uid;
+        match report.stage {
+            Stage::Waiting => {}
+            Stage::Syncing | Stage::Terminating { .. } => {
+                if matches!(report.stage, Stage::Terminating { .. }) {
+                    self.probes.stop_liveness_and_startup(uid);
+                }
+                let Some(snapshot) = report.snapshot else { return };
+                if !snapshot.ips().is_empty() {
+                    let ips = snapshot.ips().to_vec();
+                    self.memory().entry(uid.clone()).or_default().0.ips = ips;
+                }
+                let ips = self.pod_ips(report.pod, Some(snapshot));
+                self.probes.set_pod(report.pod, snapshot, &ips);
+            }
+            Stage::Terminated { .. } | Stage::Finished { .. } => {
+                let mut memory = self.memory();
+                let entry = &mut memory.entry(uid.clone()).or_default().0;
+                if !std::mem::replace(&mut entry.probes_ended, true) {
+                    drop(memory);
+                    self.probes.remove_pod(uid);
+                }
+            }
+        }
+    }
+
+    fn publish_status(&self, report: &PodReport<'_>) {
+        let uid = &report.pod_ref.uid;
+        let own = report.pod.status.clone().unwrap_or_default();
+        let known = self.statuses.status(uid);
+        let previous = known.as_ref().map_or(&own, |known| &known.status);
+        let start_failures: BTreeMap<String, StartFailure> = report
+            .failures
+            .iter()
+            .map(|(name, reason, message)| {
+                let failure =
+                    StartFailure { reason: (*reason).to_owned(), message: (*message).to_owned() };
+                ((*name).to_owned(), failure)
+            })
+            .collect();
+        let starting: BTreeSet<String> =
+            report.starting.iter().map(|name| (*name).to_owned()).collect();
+        let probes = |name: &str, id: &ContainerId| ContainerProbes {
+            readiness: self.probes.result(uid, name, id, ProbeKind::Readiness),
+            startup: self.probes.result(uid, name, id, ProbeKind::Startup),
+        };
+        let deadline = StatusOverride {
+            phase: TerminalPhase::Failed,
+            reason: reasons::DEADLINE_EXCEEDED.to_owned(),
+            message: DEADLINE_MESSAGE.to_owned(),
+            conditions: Vec::new(),
+        };
+        let now = self.clock.now();
+        let mut input = StatusInput::new(report.pod, previous, &self.node_facts, now);
+        input.snapshot = report.snapshot;
+        input.probes = &probes;
+        input.start_failures = &start_failures;
+        input.starting = &starting;
+        input.gates = self.gates;
+        let cause = match report.stage {
+            Stage::Waiting | Stage::Syncing => None,
+            Stage::Terminating { cause, .. } => {
+                input.stage = rubelet_pod_status::Stage::Terminating;
+                Some(cause)
+            }
+            Stage::Terminated { cause, .. } | Stage::Finished { cause } => {
+                input.stage = rubelet_pod_status::Stage::Terminated;
+                Some(cause)
+            }
+        };
+        if cause == Some(&StopCause::DeadlineExceeded) {
+            input.outcome_override = Some(&deadline);
+        }
+        let status = compute_pod_status(&input);
+        let becomes_ready = !is_ready(&status) && matches!(report.stage, Stage::Syncing);
+        let outcome = self.statuses.set_status(report.pod, status);
+        if let SetOutcome::Refused(refusal) = &outcome {
+            tracing::warn!(pod = %report.pod_ref, error = %refusal,
+                policy = ?pod_restart_policy(report.pod), "Refused a status");
+        }
+        let changed = matches!(outcome, SetOutcome::Changed { .. });
+        self.save_status(uid, &outcome);
+        if becomes_ready && changed {
+            // What is not ready yet is probed now, not a period later.
+            self.probes.trigger_readiness(uid);
+        }
+    }
+
+    /// Keeps a changed status for the next run of the kubelet.
+    fn save_status(&self, uid: &PodUid, outcome: &SetOutcome) {
+        if matches!(outcome, SetOutcome::Changed { .. })
+            && let Some(known) = self.statuses.status(uid)
+        {
+            self.status_store.save(uid, &known.status);
+        }
+    }
+}
+
+fn is_ready(status: &k8s_openapi::api::core::v1::PodStatus) -> bool {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+const DEADLINE_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";

@@ -1,0 +1,27 @@
+//! The Kubernetes node agent.
+//!
+//! What: the one composition root. [`run`] takes an effective configuration through the phases of a
+//! start (checks, runtime, container manager, servers, loops), and back down at shutdown.
+//!
+//! Guarantees: constructors neither spawn nor do I/O; the phases do, in order. A shutdown leaves the
+//! pods as they are: the next kubelet finds them by looking.
+//!
+//! Not here: decisions (the brain crates), and what one manager does by itself.
+
+mod admission;
+mod events;
+mod executor;
+mod logging;
+mod mounts;
+mod node;
+mod pods;
+mod runtime_state;
+mod server_state;
+mod settings;
+mod start;
+mod sync_handler;
+mod version;
+
+pub use rubelet_config::{Effective, Invocation};
+pub use start::run;
+pub use version::version_text;

@@ -1,0 +1,92 @@
+//! What the runtime says about itself: ready, network ready, and its name.
+
+use std::time::Duration;
+
+use rubelet_cri::CriClient;
+use rubelet_pod_lifecycle::NetworkState;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Period of asking once the runtime is ready.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Period of asking while it is not.
+const FAST_PERIOD: Duration = Duration::from_millis(100);
+
+/// The runtime as it last described itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RuntimeState {
+    pub(crate) ready: Result<(), String>,
+    pub(crate) network: NetworkState,
+}
+
+impl Default for RuntimeState {
+    fn default() -> Self {
+        Self {
+            ready: Err("container runtime status check may not have completed yet".to_owned()),
+            network: NetworkState::NotReady(
+                "container runtime network not ready: status check may not have completed yet"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// Asks the runtime for its status until cancelled, and publishes what changed.
+pub(crate) async fn watch_runtime(
+    cri: CriClient,
+    state: watch::Sender<RuntimeState>,
+    cancel: CancellationToken,
+) {
+    loop {
+        let now = look(&cri).await;
+        let settled = now.ready.is_ok() && now.network == NetworkState::Ready;
+        state.send_if_modified(|known| {
+            let changed = *known != now;
+            if changed {
+                tracing::info!(runtime = ?now.ready, network = ?now.network,
+                    "Container runtime status changed");
+                *known = now;
+            }
+            changed
+        });
+        let period = if settled { PERIOD } else { FAST_PERIOD };
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(period) => {}
+        }
+    }
+}
+
+async fn look(cri: &CriClient) -> RuntimeState {
+    let status = match cri.status(false).await {
+        Ok(answer) => answer.status.unwrap_or_default(),
+        Err(error) => {
+            let message = format!("container runtime is down: {error}");
+            return RuntimeState {
+                ready: Err(message.clone()),
+                network: NetworkState::NotReady(message),
+            };
+        }
+    };
+    let condition = |name: &str| {
+        let found = status.conditions.iter().find(|condition| condition.r#type == name);
+        match found {
+            Some(condition) if condition.status => Ok(()),
+            Some(condition) => Err(format!(
+                "{name}={} reason:{} message:{}",
+                condition.status, condition.reason, condition.message
+            )),
+            None => Err(format!("{name} is missing from the runtime's status")),
+        }
+    };
+    RuntimeState {
+        ready: condition("RuntimeReady")
+            .map_err(|message| format!("container runtime not ready: {message}")),
+        network: match condition("NetworkReady") {
+            Ok(()) => NetworkState::Ready,
+            Err(message) => {
+                NetworkState::NotReady(format!("container runtime network not ready: {message}"))
+            }
+        },
+    }
+}

@@ -1,0 +1,80 @@
+//! What the HTTP servers show.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rubelet_cri::{CriClient, observe, v1};
+use rubelet_server::{KubeletState, StateError};
+use rubelet_status_manager::StatusManager;
+use serde_json::Value;
+
+use crate::pods::DesiredPods;
+
+/// The views behind `/pods`, `/runningpods/` and `/configz`.
+#[derive(Debug)]
+pub(crate) struct ServerState {
+    pub(crate) desired: Arc<DesiredPods>,
+    pub(crate) statuses: StatusManager,
+    pub(crate) cri: CriClient,
+    pub(crate) configz: Value,
+}
+
+impl KubeletState for ServerState {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.statuses.pods_with_status(self.desired.all()).into_iter().map(Arc::new).collect()
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
+        let running = v1::ContainerFilter {
+            state: Some(v1::ContainerStateValue {
+                state: i32::from(v1::ContainerState::ContainerRunning),
+            }),
+            ..Default::default()
+        };
+        let sandboxes = self.cri.list_pod_sandbox(None).await.map_err(StateError::new)?;
+        let containers = self.cri.list_containers(Some(running)).await.map_err(StateError::new)?;
+        let image_of = |id: &str| {
+            containers
+                .iter()
+                .find(|container| container.id == id)
+                .and_then(|container| container.image.as_ref())
+                .map(|image| image.image.clone())
+        };
+        Ok(observe::group_by_pod(&sandboxes, &containers)
+            .into_values()
+            .filter(|entry| {
+                !entry.containers.is_empty()
+                    || entry
+                        .sandboxes
+                        .iter()
+                        .any(|sandbox| sandbox.state == rubelet_types::SandboxState::Ready)
+            })
+            .map(|entry| Pod {
+                metadata: ObjectMeta {
+                    name: Some(entry.pod.name.to_string()),
+                    namespace: Some(entry.pod.namespace.to_string()),
+                    uid: Some(entry.pod.uid.to_string()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(PodSpec {
+                    containers: entry
+                        .containers
+                        .iter()
+                        .map(|container| Container {
+                            name: container.name.clone(),
+                            image: image_of(container.id.as_str()),
+                            ..Container::default()
+                        })
+                        .collect(),
+                    ..PodSpec::default()
+                }),
+                status: None,
+            })
+            .collect())
+    }
+
+    fn configz(&self) -> Value {
+        self.configz.clone()
+    }
+}

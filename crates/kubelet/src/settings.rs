@@ -1,0 +1,178 @@
+//! From the effective configuration to the settings of each manager.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rubelet_config::{Effective, KubeletConfiguration};
+use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
+use rubelet_image_manager::ImageManagerConfig;
+use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
+use rubelet_pod_lifecycle::BackOffSettings;
+use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings};
+use rubelet_pod_sources::PodSourceSettings;
+use rubelet_types::{NodePaths, Quantity, ResourceAmounts};
+
+use crate::node::Node;
+
+/// Where log collectors look for container logs; not configurable upstream either.
+const CONTAINER_LOGS: &str = "/var/log/containers";
+
+pub(crate) fn node_paths(effective: &Effective) -> NodePaths {
+    NodePaths::new(&effective.options.root_dir, &effective.config.pod_logs_dir, CONTAINER_LOGS)
+}
+
+pub(crate) fn pod_sources(effective: &Effective, node: &Node) -> PodSourceSettings {
+    let config = &effective.config;
+    let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    PodSourceSettings {
+        static_pod_path: set(&config.static_pod_path).map(PathBuf::from),
+        file_check_frequency: config.file_check_frequency.as_duration(),
+        manifest_url: set(&config.static_pod_url),
+        manifest_url_headers: config
+            .static_pod_url_header
+            .0
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
+            .collect(),
+        http_check_frequency: config.http_check_frequency.as_duration(),
+        node_name: node.name.clone(),
+        prevent_api_references: effective
+            .gates
+            .enabled(rubelet_config::Gate::PreventStaticPodAPIReferences),
+    }
+}
+
+pub(crate) fn image_manager(config: &KubeletConfiguration) -> ImageManagerConfig {
+    let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
+    ImageManagerConfig {
+        serialize_image_pulls: config.serialize_image_pulls,
+        max_parallel_image_pulls: config
+            .max_parallel_image_pulls
+            .and_then(|value| NonZeroU32::new(unsigned(value))),
+        registry_pull_qps: unsigned(config.registry_pull_qps),
+        registry_burst: unsigned(config.registry_burst),
+        ..ImageManagerConfig::default()
+    }
+}
+
+pub(crate) fn back_off(config: &KubeletConfiguration) -> BackOffSettings {
+    config
+        .crash_loop_back_off
+        .max_container_restart_period
+        .map_or_else(BackOffSettings::default, |max| BackOffSettings::with_max(max.as_duration()))
+}
+
+pub(crate) fn pod_runtime(
+    effective: &Effective,
+    node: &Node,
+    concurrent_starts: usize,
+) -> PodRuntimeSettings {
+    let config = &effective.config;
+    PodRuntimeSettings {
+        node_name: node.name.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+        dns: DnsSettings {
+            cluster_dns: config
+                .cluster_dns
+                .iter()
+                .filter_map(|server| match server.parse() {
+                    Ok(ip) => Some(ip),
+                    Err(_) => {
+                        tracing::warn!(
+                            server,
+                            "Ignoring an entry of clusterDNS that is no address"
+                        );
+                        None
+                    }
+                })
+                .collect(),
+            cluster_domain: config.cluster_domain.clone(),
+            ignore_host: config.resolv_conf.is_empty(),
+            prefer_ipv6: node.prefers_ipv6(),
+        },
+        seccomp_default: config.seccomp_default,
+        concurrent_starts,
+    }
+}
+
+pub(crate) fn container_manager(
+    effective: &Effective,
+    driver: CgroupDriver,
+) -> ContainerManagerSettings {
+    let config = &effective.config;
+    let enforces = |what: &str| config.enforce_node_allocatable.iter().any(|entry| entry == what);
+    let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    ContainerManagerSettings {
+        cgroup_root: config.effective_cgroup_root().to_owned(),
+        cgroups_per_qos: config.cgroups_per_qos,
+        driver,
+        system_reserved: amounts(&config.system_reserved),
+        kube_reserved: amounts(&config.kube_reserved),
+        system_reserved_cgroup: set(&config.system_reserved_cgroup),
+        kube_reserved_cgroup: set(&config.kube_reserved_cgroup),
+        eviction_memory_available: threshold(&config.eviction_hard, "memory.available"),
+        eviction_nodefs_available: threshold(&config.eviction_hard, "nodefs.available"),
+        enforce: Enforcement {
+            pods: enforces("pods"),
+            system_reserved: enforces("system-reserved"),
+            kube_reserved: enforces("kube-reserved"),
+            system_reserved_compressible: enforces("system-reserved-compressible"),
+            kube_reserved_compressible: enforces("kube-reserved-compressible"),
+        },
+        pod_pids_limit: (config.pod_pids_limit > 0).then_some(config.pod_pids_limit),
+        cpu_cfs_quota: config.cpu_cfs_quota,
+        cpu_cfs_period_micros: u64::try_from(config.cpu_cfs_quota_period.as_duration().as_micros())
+            .unwrap_or(u64::MAX),
+        single_process_oom_kill: config.single_process_oom_kill,
+        swap_behavior: match config.memory_swap.swap_behavior.as_str() {
+            "LimitedSwap" => SwapBehavior::LimitedSwap,
+            _ => SwapBehavior::NoSwap,
+        },
+        fail_swap_on: config.fail_swap_on,
+        fail_cgroup_v1: config.fail_cgroup_v1,
+        protect_kernel_defaults: config.protect_kernel_defaults,
+        max_pods: i64::from(config.max_pods),
+        pods_per_core: i64::from(config.pods_per_core),
+        root_directory: Some(effective.options.root_dir.clone()),
+        qos_reserved_memory_percent: config
+            .qos_reserved
+            .get("memory")
+            .and_then(|percent| percent.trim_end_matches('%').parse().ok()),
+        memory_throttling_factor: None,
+        kubelet_cgroup: set(&config.kubelet_cgroups),
+    }
+}
+
+/// Values that are no quantities were refused when the configuration was loaded.
+fn amounts(list: &BTreeMap<String, String>) -> ResourceAmounts {
+    let mut found = ResourceAmounts::default();
+    for (name, value) in list {
+        if let Ok(quantity) = value.parse::<Quantity>() {
+            found.set(name, quantity);
+        }
+    }
+    found
+}
+
+fn threshold(thresholds: &BTreeMap<String, String>, signal: &str) -> Option<EvictionThreshold> {
+    let value = thresholds.get(signal)?;
+    match value.strip_suffix('%') {
+        Some(percent) => {
+            let fraction = percent.parse::<f64>().ok()? / 100.0;
+            // 0% and 100% switch the signal off.
+            (fraction > 0.0 && fraction < 1.0).then_some(EvictionThreshold::Fraction(fraction))
+        }
+        None => value.parse::<Quantity>().ok().map(EvictionThreshold::Amount),
+    }
+}
+
+/// How many sandbox creations and container starts the runtime works on at once: enough to keep
+/// it busy, not so many that each of them takes for ever.
+pub(crate) fn concurrent_starts() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    (cores * 4).max(8)
+}
+
+pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);

@@ -1,0 +1,26 @@
+/// The Kubernetes version this kubelet stands for: what it reports, and what its behaviour follows.
+pub(crate) const KUBERNETES_VERSION: &str = "v1.36.2";
+/// Major and minor, for user agents.
+pub(crate) const KUBERNETES_MINOR: &str = "1.36";
+
+/// What `--version` prints; with `raw` everything there is to say.
+pub fn version_text(raw: bool) -> String {
+    if raw {
+        return format!(
+            "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{KUBERNETES_VERSION}\", \
+             Implementation:\"rubelet {}\", Platform:\"linux/{}\"}}",
+            env!("CARGO_PKG_VERSION"),
+            go_arch()
+        );
+    }
+    format!("Kubernetes {KUBERNETES_VERSION}")
+}
+
+/// The architecture as Kubernetes names it.
+pub(crate) fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
