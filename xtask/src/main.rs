@@ -1,2 +1,122 @@
-//! The front door: demo, test, lint, bench.
-fn main() {}
+//! The front door to the project: `cargo xtask demo`, `cargo xtask test` and what they need.
+
+mod bench;
+mod demo;
+mod interrupt;
+mod lint;
+mod packages;
+mod project;
+mod report;
+mod setup;
+mod test;
+mod testbed;
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let result = match matches.subcommand() {
+        Some(("setup", args)) => setup::run(
+            args.get_many::<String>("part").into_iter().flatten().map(String::as_str).collect(),
+        ),
+        Some(("demo", args)) => demo::run(&demo::Options {
+            keep: args.get_flag("keep"),
+            once: args.get_flag("once"),
+            stop: args.get_flag("stop"),
+        }),
+        Some(("lint", _)) => lint::run(),
+        Some(("test", args)) => test::run(args.get_flag("no-e2e")),
+        Some(("bench", args)) => match args.subcommand() {
+            Some(("pods", args)) => bench::run(&bench::Options {
+                pods: *args.get_one("number").unwrap_or(&50),
+                peer: args.get_one("peer").cloned(),
+                rounds: args.get_one("rounds").copied(),
+                idle_seconds: *args.get_one("idle").unwrap_or(&20),
+            }),
+            _ => unreachable!("clap asks for a subcommand"),
+        },
+        _ => unreachable!("clap asks for a subcommand"),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command() -> Command {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    };
+    Command::new("cargo xtask")
+        .bin_name("cargo xtask")
+        .about("Everything one does with this project")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("setup").about("Installs and builds what the other commands need").arg(
+                Arg::new("part")
+                    .num_args(0..)
+                    .value_parser(["debian", "built", "images", "lint", "peer"])
+                    .help("Only these parts [default: all but peer]"),
+            ),
+        )
+        .subcommand(
+            Command::new("demo")
+                .about("Runs the kubelet on a containerd of its own and shows what it does")
+                .arg(flag("keep", "Leave it running at the end, and say how to look at it"))
+                .arg(flag("once", "Go through the scenes without waiting for anybody, then end"))
+                .arg(flag("stop", "End and remove what an earlier --keep left running")),
+        )
+        .subcommand(
+            Command::new("lint")
+                .about("Format, clippy, documentation, layers, licences and duplicates"),
+        )
+        .subcommand(
+            Command::new("test")
+                .about("Lint and every test, on fakes and on real containerd")
+                .arg(flag("no-e2e", "Leave out the tests on real containerd")),
+        )
+        .subcommand(
+            Command::new("bench").about("Measures").subcommand_required(true).subcommand(
+                Command::new("pods")
+                    .about("Starts pods and measures time, CPU and memory of the kubelet")
+                    .arg(
+                        Arg::new("number")
+                            .short('n')
+                            .value_parser(value_parser!(usize))
+                            .help("How many pods [default: 50]"),
+                    )
+                    .arg(
+                        Arg::new("peer")
+                            .long("peer")
+                            .value_parser(value_parser!(std::path::PathBuf))
+                            .help("Another kubelet to run in turn with ours"),
+                    )
+                    .arg(
+                        Arg::new("rounds")
+                            .long("rounds")
+                            .value_parser(value_parser!(usize))
+                            .help("How often [default: 1, with a peer 3]"),
+                    )
+                    .arg(
+                        Arg::new("idle")
+                            .long("idle")
+                            .value_parser(value_parser!(u64))
+                            .help("Seconds over which idle CPU is measured [default: 20]"),
+                    ),
+            ),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+}
