@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::ContainerManager;
 use rubelet_cri::CriClient;
@@ -17,8 +18,8 @@ use rubelet_pod_lifecycle::{
     StopCause,
 };
 use rubelet_pod_runtime::{
-    ContainerToStart, EnvironmentFacts, PodRuntime, RuntimeFailure, SandboxToCreate,
-    compute_environment,
+    ContainerAllocation, ContainerToStart, EnvironmentFacts, EnvironmentFiles, PodRuntime,
+    RuntimeFailure, SandboxToCreate, compute_environment, read_environment_files,
 };
 use rubelet_pod_status::{
     ContainerProbes, Gates, NodeFacts, StartFailure, StatusInput, StatusOverride, TerminalPhase,
@@ -276,6 +277,7 @@ impl Executor {
             cgroup_parent: manager.pod_cgroup_parent(pod).map_err(text)?,
             resources: Some(manager.sandbox_resources(pod, false).map_err(text)?),
             overhead: Some(manager.sandbox_overhead(pod).map_err(text)?),
+            ..SandboxToCreate::default()
         })
     }
 
@@ -362,26 +364,34 @@ impl Executor {
             .map_err(|error| config_error(describe(&error)))?
             .clone();
         let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.node.host_ips());
-        let facts = EnvironmentFacts {
-            pod_ips: &pod_ips,
-            host_ips: &host_ips,
-            node_name: &self.node.name,
-            allocatable: &allocatable,
-        };
-        let environment = compute_environment(pod, &spec.container, &facts)
-            .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
         let volumes = self
             .memory()
             .get(&order.pod_ref.uid)
             .and_then(|entry| entry.0.volumes.clone())
             .unwrap_or_else(|| Arc::new(PodVolumes::default()));
+        let volume_paths: BTreeMap<String, PathBuf> = volumes
+            .by_name
+            .iter()
+            .map(|(name, volume)| (name.clone(), volume.host_path.clone()))
+            .collect();
+        let files = environment_files(&spec.container, &volume_paths).await;
+        let facts = EnvironmentFacts {
+            pod_ips: &pod_ips,
+            host_ips: &host_ips,
+            node_name: &self.node.name,
+            allocatable: &allocatable,
+            objects: None,
+            files: &files,
+        };
+        let environment = compute_environment(pod, &spec.container, &facts)
+            .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
         let mounts = prepare_mounts(
             &self.volumes,
             &order.pod_ref,
-            pod,
             &spec.container,
             &volumes,
             &environment,
+            self.node_facts.recursive_read_only_mounts,
         )
         .await
         .map_err(|message| self.config_failed(order, &spec, message))?;
@@ -412,6 +422,9 @@ impl Executor {
             pod_ips,
             host_ips,
             allocatable,
+            volume_paths,
+            api_objects: None,
+            allocation: ContainerAllocation::default(),
         };
         self.runtime
             .start_container(pod, to_start, cancel)
@@ -587,6 +600,23 @@ impl Executor {
             self.status_store.save(uid, &known.status);
         }
     }
+}
+
+/// The files that environment variables refer to, read where that may block.
+async fn environment_files(
+    container: &Container,
+    volume_paths: &BTreeMap<String, PathBuf>,
+) -> EnvironmentFiles {
+    let refers = container.env.iter().flatten().any(|variable| {
+        variable.value_from.as_ref().is_some_and(|source| source.file_key_ref.is_some())
+    });
+    if !refers {
+        return EnvironmentFiles::default();
+    }
+    let (container, volume_paths) = (container.clone(), volume_paths.clone());
+    tokio::task::spawn_blocking(move || read_environment_files(&container, &volume_paths))
+        .await
+        .unwrap_or_default()
 }
 
 fn is_ready(status: &k8s_openapi::api::core::v1::PodStatus) -> bool {

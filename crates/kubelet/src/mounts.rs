@@ -1,10 +1,9 @@
 //! From the volumes of a pod to the mounts of a container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
-use rubelet_cri::v1::MountPropagation;
-use rubelet_pod_runtime::PreparedMount;
+use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use rubelet_pod_runtime::{PreparedMount, prepare_mount};
 use rubelet_types::{PodRef, expand};
 use rubelet_volume_manager::{PodVolumes, SubPathMount, VolumeManager};
 
@@ -13,10 +12,10 @@ use rubelet_volume_manager::{PodVolumes, SubPathMount, VolumeManager};
 pub(crate) async fn prepare_mounts(
     volumes: &VolumeManager,
     pod_ref: &PodRef,
-    pod: &Pod,
     container: &Container,
     pod_volumes: &PodVolumes,
     environment: &[(String, String)],
+    runtime_supports_rro: bool,
 ) -> Result<Vec<PreparedMount>, String> {
     let mut prepared = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
@@ -42,22 +41,13 @@ pub(crate) async fn prepare_mounts(
                 .await
                 .map_err(|error| error.to_string())?,
         };
-        let read_only = mount.read_only.unwrap_or(false) || volume.read_only;
-        let recursive = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
-        prepared.push(PreparedMount {
-            host_path: host_path.to_string_lossy().into_owned(),
-            container_path: absolute(&mount.mount_path),
-            read_only,
-            recursive_read_only: read_only && recursive == "Enabled",
-            propagation: propagation(mount, container, pod)?,
-            selinux_relabel: volume.selinux_relabel,
-        });
+        let mut ready =
+            prepare_mount(mount, container, &host_path, volume.read_only, runtime_supports_rro)
+                .map_err(|error| error.to_string())?;
+        ready.selinux_relabel = volume.selinux_relabel;
+        prepared.push(ready);
     }
     Ok(prepared)
-}
-
-fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
 /// The path within the volume, if the mount names one.
@@ -73,40 +63,16 @@ fn sub_path(
     };
     let known: BTreeMap<&str, &str> =
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let mut missing = None;
+    let mut missing = BTreeSet::new();
     let path = expand(template, |name| {
-        let value = known.get(name).map(|value| (*value).to_owned());
+        let value = known.get(name).filter(|value| !value.is_empty());
         if value.is_none() {
-            missing.get_or_insert_with(|| name.to_owned());
+            missing.insert(name.to_owned());
         }
-        value
+        value.map(|value| (*value).to_owned())
     });
-    match missing {
-        Some(name) => Err(format!("missing value for {name:?}")),
-        None => Ok(Some(path)),
+    if missing.is_empty() {
+        return Ok(Some(path));
     }
-}
-
-fn propagation(
-    mount: &VolumeMount,
-    container: &Container,
-    pod: &Pod,
-) -> Result<MountPropagation, String> {
-    match mount.mount_propagation.as_deref() {
-        None | Some("None") => Ok(MountPropagation::PropagationPrivate),
-        Some("HostToContainer") => Ok(MountPropagation::PropagationHostToContainer),
-        Some("Bidirectional") => {
-            let privileged =
-                container.security_context.as_ref().and_then(|context| context.privileged);
-            if privileged != Some(true) {
-                return Err(format!(
-                    "container {:?} of pod {} is not privileged and must not propagate mounts",
-                    container.name,
-                    rubelet_types::pod_ref(pod)
-                ));
-            }
-            Ok(MountPropagation::PropagationBidirectional)
-        }
-        Some(other) => Err(format!("invalid MountPropagation mode: {other:?}")),
-    }
+    Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }

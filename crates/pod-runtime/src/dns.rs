@@ -1,10 +1,11 @@
 //! Name resolution of pods.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1;
-use rubelet_types::is_host_network;
+use rubelet_types::{EventObject, is_host_network, pod_ref};
 
 /// Name servers a resolver looks at.
 const MAX_NAMESERVERS: usize = 3;
@@ -22,9 +23,9 @@ const CLUSTER_OPTIONS: &str = "ndots:5";
 pub struct ResolvConf {
     /// `nameserver` lines.
     pub servers: Vec<String>,
-    /// The last `search` line.
+    /// The last `search` line, without trailing dots.
     pub searches: Vec<String>,
-    /// The last `options` line.
+    /// All `options` lines; of one option the last value.
     pub options: Vec<String>,
 }
 
@@ -33,17 +34,20 @@ impl ResolvConf {
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
         for line in text.lines() {
-            let line = line.split(['#', ';']).next().unwrap_or_default();
+            if line.trim_start().starts_with(['#', ';']) {
+                continue;
+            }
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => found.servers.extend(words.next().map(str::to_owned)),
                 Some("search") => {
+                    // One domain with and without its dot is one domain.
                     found.searches = words
                         .filter(|domain| *domain != ".")
-                        .map(|domain| domain.trim_end_matches('.').to_owned())
+                        .map(|domain| domain.strip_suffix('.').unwrap_or(domain).to_owned())
                         .collect();
                 }
-                Some("options") => found.options = words.map(str::to_owned).collect(),
+                Some("options") => words.for_each(|option| set_option(&mut found.options, option)),
                 _ => {}
             }
         }
@@ -67,10 +71,36 @@ pub struct DnsSettings {
 /// Something about a pod's name resolution that its owner should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsWarning {
+    /// The pod, or the node.
+    pub object: EventObject,
     /// `MissingClusterDNS` or `DNSConfigForming`.
     pub reason: &'static str,
     /// The text.
     pub message: String,
+}
+
+/// What about the node's resolver file at `path` will not fit into the configuration of pods, once
+/// the cluster's three domains are added; the text of the event `CheckLimitsForResolvConf`.
+pub fn resolv_conf_problem(path: &Path, host: &ResolvConf, cluster_domain: &str) -> Option<String> {
+    let path = path.display();
+    let limit = if cluster_domain.is_empty() { MAX_SEARCHES } else { MAX_SEARCHES - 3 };
+    if host.searches.len() > limit {
+        Some(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {limit} domains!"
+        ))
+    } else if host.searches.iter().any(|domain| domain.len() > MAX_DOMAIN) {
+        Some(format!(
+            "Resolv.conf file \"{path}\" contains a search path which length is more than allowed \
+             {MAX_DOMAIN} chars!"
+        ))
+    } else if host.searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
+        Some(format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed \
+             {MAX_SEARCH_CHARACTERS} chars!"
+        ))
+    } else {
+        None
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,25 +118,33 @@ pub fn compute_dns(
     host: &ResolvConf,
 ) -> (v1::DnsConfig, Vec<DnsWarning>) {
     let mut warnings = Vec::new();
+    let pod_ref = pod_ref(pod);
     let spec = pod.spec.as_ref();
-    let policy = spec.and_then(|spec| spec.dns_policy.as_deref()).unwrap_or("ClusterFirst");
-    let base = match policy {
-        "None" => Base::Nothing,
-        "ClusterFirstWithHostNet" => Base::Cluster,
-        "ClusterFirst" if !is_host_network(pod) => Base::Cluster,
-        _ => Base::Host,
+    let wanted = match spec.and_then(|spec| spec.dns_policy.as_deref()) {
+        Some("None") => Base::Nothing,
+        Some("Default") => Base::Host,
+        Some("ClusterFirstWithHostNet") => Base::Cluster,
+        Some("ClusterFirst") | None if is_host_network(pod) => Base::Host,
+        // What the API does not know counts as its default.
+        _ => Base::Cluster,
     };
-    let base = if base == Base::Cluster && settings.cluster_dns.is_empty() {
+    let base = if wanted == Base::Cluster && settings.cluster_dns.is_empty() {
+        const MESSAGE: &str = "kubelet does not have ClusterDNS IP configured and cannot create \
+            Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+        let reason = "MissingClusterDNS";
         warnings.push(DnsWarning {
-            reason: "MissingClusterDNS",
-            message: format!(
-                "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
-                 {policy:?} policy. Falling back to \"Default\" policy."
-            ),
+            object: EventObject::Node,
+            reason,
+            message: MESSAGE.to_owned(),
+        });
+        warnings.push(DnsWarning {
+            object: EventObject::Pod(pod_ref.clone()),
+            reason,
+            message: format!("pod: \"{pod_ref}\". {MESSAGE}"),
         });
         Base::Host
     } else {
-        base
+        wanted
     };
     let mut config = match base {
         Base::Nothing => ResolvConf::default(),
@@ -119,18 +157,22 @@ pub fn compute_dns(
         Base::Host => host.clone(),
     };
     if let Some(own) = spec.and_then(|spec| spec.dns_config.as_ref()) {
-        append_new(&mut config.servers, own.nameservers.iter().flatten());
-        append_new(&mut config.searches, own.searches.iter().flatten());
+        config.servers = without_duplicates(config.servers, own.nameservers.iter().flatten());
+        config.searches = without_duplicates(config.searches, own.searches.iter().flatten());
         for option in own.options.iter().flatten() {
             let Some(name) = option.name.as_deref() else { continue };
-            config.options.retain(|known| known.split(':').next() != Some(name));
-            config.options.push(match option.value.as_deref() {
-                Some(value) if !value.is_empty() => format!("{name}:{value}"),
-                _ => name.to_owned(),
-            });
+            match option.value.as_deref() {
+                Some(value) if !value.is_empty() => {
+                    set_option(&mut config.options, &format!("{name}:{value}"));
+                }
+                _ => set_option(&mut config.options, name),
+            }
         }
     }
-    apply_limits(&mut config, &mut warnings);
+    for message in apply_limits(&mut config) {
+        let object = EventObject::Pod(pod_ref.clone());
+        warnings.push(DnsWarning { object, reason: "DNSConfigForming", message });
+    }
     let ResolvConf { servers, searches, options } = config;
     (v1::DnsConfig { servers, searches, options }, warnings)
 }
@@ -138,12 +180,13 @@ pub fn compute_dns(
 fn cluster_config(pod: &Pod, settings: &DnsSettings, host: &ResolvConf) -> ResolvConf {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let domain = &settings.cluster_domain;
-    let mut searches = Vec::new();
-    if !domain.is_empty() {
-        searches =
+    let searches = if domain.is_empty() {
+        host.searches.clone()
+    } else {
+        let own =
             vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];
-    }
-    append_new(&mut searches, &host.searches);
+        without_duplicates(own, &host.searches)
+    };
     ResolvConf {
         servers: settings.cluster_dns.iter().map(ToString::to_string).collect(),
         searches,
@@ -151,135 +194,56 @@ fn cluster_config(pod: &Pod, settings: &DnsSettings, host: &ResolvConf) -> Resol
     }
 }
 
-fn append_new<'a>(list: &mut Vec<String>, more: impl IntoIterator<Item = &'a String>) {
-    for entry in more {
-        if !list.contains(entry) {
-            list.push(entry.clone());
+/// Both lists one after the other, each entry where it comes first.
+fn without_duplicates<'a>(
+    list: Vec<String>,
+    more: impl IntoIterator<Item = &'a String>,
+) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for entry in list.into_iter().chain(more.into_iter().cloned()) {
+        if !found.contains(&entry) {
+            found.push(entry);
         }
+    }
+    found
+}
+
+/// Sets an option, over an earlier value of the same name.
+fn set_option(options: &mut Vec<String>, option: &str) {
+    let name = |option: &str| option.split(':').next().map(str::to_owned);
+    match options.iter_mut().find(|known| name(known) == name(option)) {
+        Some(known) => *known = option.to_owned(),
+        None => options.push(option.to_owned()),
     }
 }
 
-fn apply_limits(config: &mut ResolvConf, warnings: &mut Vec<DnsWarning>) {
-    let mut warn = |message: String| {
-        warnings.push(DnsWarning { reason: "DNSConfigForming", message });
-    };
+/// Cuts what resolvers cannot take, and tells what is left.
+fn apply_limits(config: &mut ResolvConf) -> Vec<String> {
+    let mut messages = Vec::new();
     if config.servers.len() > MAX_NAMESERVERS {
         config.servers.truncate(MAX_NAMESERVERS);
-        warn(format!(
+        messages.push(format!(
             "Nameserver limits were exceeded, some nameservers have been omitted, the applied \
              nameserver line is: {}",
             config.servers.join(" ")
         ));
     }
     let before = config.searches.len();
-    config.searches.retain(|domain| domain.len() <= MAX_DOMAIN);
     config.searches.truncate(MAX_SEARCHES);
+    // Some versions of glibc abort on a longer one.
+    config.searches.retain(|domain| domain.len() <= MAX_DOMAIN);
     while config.searches.join(" ").len() > MAX_SEARCH_CHARACTERS {
         config.searches.pop();
     }
     if config.searches.len() < before {
-        warn(format!(
+        messages.push(format!(
             "Search Line limits were exceeded, some search paths have been omitted, the applied \
              search line is: {}",
             config.searches.join(" ")
         ));
     }
+    messages
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings() -> DnsSettings {
-        DnsSettings {
-            cluster_dns: vec!["10.96.0.10".parse().unwrap()],
-            cluster_domain: "cluster.local".to_owned(),
-            ..DnsSettings::default()
-        }
-    }
-
-    fn host() -> ResolvConf {
-        ResolvConf::parse(
-            "# comment\nnameserver 192.0.2.1 # first\nsearch old.example\nsearch example.com. .\n\
-             options timeout:1\nsortlist x\n",
-        )
-    }
-
-    fn dns(spec: serde_json::Value, settings: &DnsSettings) -> (String, Vec<&'static str>) {
-        let mut spec = spec;
-        spec["containers"] = serde_json::json!([]);
-        let pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "namespace": "ns"}, "spec": spec
-        }))
-        .unwrap();
-        let (config, warnings) = compute_dns(&pod, settings, &host());
-        (
-            format!(
-                "{} | {} | {}",
-                config.servers.join(" "),
-                config.searches.join(" "),
-                config.options.join(" ")
-            ),
-            warnings.iter().map(|warning| warning.reason).collect(),
-        )
-    }
-
-    #[test]
-    fn policies() {
-        let cluster = "10.96.0.10 | ns.svc.cluster.local svc.cluster.local cluster.local \
-                       example.com | ndots:5";
-        let from_host = "192.0.2.1 | example.com | timeout:1";
-        for (spec, expected) in [
-            (serde_json::json!({"dnsPolicy": "ClusterFirst"}), cluster),
-            (serde_json::json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}), from_host),
-            (
-                serde_json::json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}),
-                cluster,
-            ),
-            (serde_json::json!({"dnsPolicy": "Default"}), from_host),
-            (
-                serde_json::json!({"dnsPolicy": "None", "dnsConfig": {
-                    "nameservers": ["9.9.9.9"], "searches": ["a.b"],
-                    "options": [{"name": "ndots", "value": "2"}, {"name": "rotate"}]}}),
-                "9.9.9.9 | a.b | ndots:2 rotate",
-            ),
-            (
-                serde_json::json!({"dnsPolicy": "Default", "dnsConfig": {
-                    "nameservers": ["192.0.2.1", "9.9.9.9"], "searches": ["example.com", "x.y"],
-                    "options": [{"name": "timeout", "value": "3"}]}}),
-                "192.0.2.1 9.9.9.9 | example.com x.y | timeout:3",
-            ),
-        ] {
-            assert_eq!(dns(spec.clone(), &settings()), (expected.to_owned(), vec![]), "{spec}");
-        }
-    }
-
-    #[test]
-    fn without_cluster_dns_the_nodes_file_is_used_with_a_warning() {
-        let settings = DnsSettings::default();
-        let (config, warnings) = dns(serde_json::json!({"dnsPolicy": "ClusterFirst"}), &settings);
-        assert_eq!(config, "192.0.2.1 | example.com | timeout:1");
-        assert_eq!(warnings, ["MissingClusterDNS"]);
-    }
-
-    #[test]
-    fn without_the_nodes_file_default_means_this_host() {
-        let settings = DnsSettings { ignore_host: true, ..settings() };
-        let (config, _) = dns(serde_json::json!({"dnsPolicy": "Default"}), &settings);
-        assert_eq!(config, "127.0.0.1 | . | ");
-    }
-
-    #[test]
-    fn limits_cut_and_warn() {
-        let servers: Vec<String> = (1..6).map(|i| format!("192.0.2.{i}")).collect();
-        let searches: Vec<String> = (0..40).map(|i| format!("d{i}.example")).collect();
-        let (config, warnings) = dns(
-            serde_json::json!({"dnsPolicy": "None",
-                "dnsConfig": {"nameservers": servers, "searches": searches}}),
-            &settings(),
-        );
-        assert!(config.starts_with("192.0.2.1 192.0.2.2 192.0.2.3 | d0.example"), "{config}");
-        assert!(config.ends_with("d31.example | "), "{config}");
-        assert_eq!(warnings, ["DNSConfigForming", "DNSConfigForming"]);
-    }
-}
+mod tests;

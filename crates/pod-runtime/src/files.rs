@@ -5,30 +5,38 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rubelet_types::{ContainerId, NodePaths, PodRef, PodUid};
+use rubelet_linux::path::{RemoveTreeError, remove_tree_one_filesystem};
+use rubelet_types::{ContainerId, NodePaths, PodRef};
 
-/// A file operation that failed.
+use crate::text::path_error;
+
+/// Longest name of a file.
+const MAX_FILE_NAME: usize = 255;
+
+/// A file operation that failed. The cause is part of the text, which goes into events and statuses
+/// in the form that users know.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {what} {path:?}")]
-pub(crate) struct FileError {
-    what: &'static str,
-    path: PathBuf,
-    #[source]
-    source: io::Error,
+pub(crate) enum FileError {
+    #[error("{}", path_error(operation, path, error))]
+    Operation { operation: &'static str, path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    RemoveTree(#[from] RemoveTreeError),
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
-    move |source| FileError { what, path, source }
+    move |error| FileError::Operation { operation, path, error }
+}
+
+/// Reads a configuration file of the node. What is no text in it is replaced.
+pub(crate) fn read_node_file(path: &Path) -> Result<String, FileError> {
+    let bytes = fs::read(path).map_err(failed("open", path))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Makes `path` and what is missing above it.
 pub(crate) fn ensure_dir(path: &Path, mode: u32) -> Result<(), FileError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path)
-        .map_err(failed("create directory", path))
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed("mkdir", path))
 }
 
 /// The restart count that follows from the logs in a directory: one more than the highest
@@ -39,6 +47,9 @@ pub(crate) fn next_restart_count(log_dir: &Path) -> u32 {
     entries
         .flatten()
         .filter_map(|entry| {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                return None;
+            }
             let name = entry.file_name();
             let (number, rest) = name.to_str()?.split_once('.')?;
             rest.starts_with("log").then(|| number.parse::<u32>().ok())?
@@ -58,7 +69,7 @@ pub(crate) fn write_hosts_file(path: &Path, content: &str) -> Result<(), FileErr
         .open(path)
         .map_err(failed("open", path))?;
     file.write_all(content.as_bytes()).map_err(failed("write", path))?;
-    file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("set the mode of", path))
+    file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("chmod", path))
 }
 
 /// Makes the file that a container writes its termination message to, under a fresh name.
@@ -71,10 +82,9 @@ pub(crate) fn create_termination_message_file(dir: &Path) -> Result<PathBuf, Fil
         .mode(0o666)
         .custom_flags(nofollow())
         .open(&path)
-        .map_err(failed("create", &path))?;
+        .map_err(failed("open", &path))?;
     // The container may run as any user; the umask must not keep it out.
-    file.set_permissions(Permissions::from_mode(0o666))
-        .map_err(failed("set the mode of", &path))?;
+    file.set_permissions(Permissions::from_mode(0o666)).map_err(failed("chmod", &path))?;
     Ok(path)
 }
 
@@ -82,30 +92,43 @@ fn nofollow() -> i32 {
     i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default()
 }
 
-/// The link that log collectors read: `<pod>_<namespace>_<container>-<id>.log`.
+/// The link that log collectors read: `<pod>_<namespace>_<container>-<id>.log`, cut before the
+/// suffix to what a file name can be.
 pub(crate) fn log_link(
     paths: &NodePaths,
     pod: &PodRef,
     container: &str,
     id: &ContainerId,
 ) -> PathBuf {
-    paths.container_logs().join(format!("{}_{}_{container}-{id}.log", pod.name, pod.namespace))
+    const SUFFIX: &str = ".log";
+    let name = format!("{}_{}_{container}-{id}", pod.name, pod.namespace);
+    let cut = name.floor_char_boundary(MAX_FILE_NAME - SUFFIX.len());
+    paths.container_logs().join(format!("{}{SUFFIX}", &name[..cut]))
 }
 
-/// Links to the log, if the runtime made one.
+/// Links to the log, if the runtime made one. A link that leads elsewhere is replaced: long names
+/// of two instances can be cut to the same.
 pub(crate) fn link_log(link: &Path, log: &Path) -> Result<(), FileError> {
     if !log.exists() {
         return Ok(());
     }
+    if let Some(dir) = link.parent() {
+        ensure_dir(dir, 0o755)?;
+    }
+    if fs::read_link(link).is_ok_and(|target| target != log) {
+        remove_if_there(link)?;
+    }
     match std::os::unix::fs::symlink(log, link) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => result.map_err(failed("link", link)),
+        result => result.map_err(failed("symlink", link)),
     }
 }
 
 /// Removes a container's log, its rotated parts, and the link to it.
 pub(crate) fn remove_container_logs(log: &Path, link: &Path) -> Result<(), FileError> {
-    remove_if_there(link)?;
+    if fs::read_link(link).is_ok_and(|target| target == log) {
+        remove_if_there(link)?;
+    }
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str()))
     else {
         return Ok(());
@@ -136,22 +159,15 @@ pub(crate) fn remove_pod_logs(paths: &NodePaths, pod: &PodRef) -> Result<(), Fil
             }
         }
     }
-    match fs::remove_dir_all(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result.map_err(failed("remove directory", &dir)),
-    }
+    Ok(remove_tree_one_filesystem(&dir)?)
 }
 
-fn remove_if_there(path: &Path) -> Result<(), FileError> {
+/// Removes a file or link; one that is gone is removed.
+pub(crate) fn remove_if_there(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.map_err(failed("remove", path)),
     }
-}
-
-/// Directory of the termination message files of a container.
-pub(crate) fn termination_dir(paths: &NodePaths, uid: &PodUid, container: &str) -> PathBuf {
-    paths.container_dir(uid, container)
 }
 
 #[cfg(test)]
@@ -166,6 +182,7 @@ mod tests {
         for name in ["0.log", "2.log.20260101-000000.gz", "x.log", "7.txt"] {
             fs::write(dir.path().join(name), "").unwrap();
         }
+        fs::create_dir(dir.path().join("9.log")).unwrap();
         assert_eq!(next_restart_count(dir.path()), 3);
     }
 
@@ -182,6 +199,41 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, ["11.log", "2.log"]);
+    }
+
+    #[test]
+    fn links_are_made_once_there_is_a_log_and_follow_the_newest() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, old, new) =
+            (dir.path().join("links/link.log"), dir.path().join("0.log"), dir.path().join("1.log"));
+        link_log(&link, &old).unwrap();
+        assert!(!link.is_symlink());
+        fs::write(&old, "").unwrap();
+        fs::write(&new, "").unwrap();
+        link_log(&link, &old).unwrap();
+        link_log(&link, &old).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), old);
+        link_log(&link, &new).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), new);
+        remove_container_logs(&old, &link).unwrap();
+        assert_eq!((old.exists(), link.is_symlink()), (false, true));
+        remove_container_logs(&new, &link).unwrap();
+        assert_eq!((new.exists(), link.is_symlink()), (false, false));
+    }
+
+    #[test]
+    fn names_of_links_are_cut_to_what_a_file_name_can_be() {
+        let paths = NodePaths::new("/r", "/l", "/var/log/containers");
+        let pod = PodRef::new("u", "ns", "p".repeat(253));
+        let link = log_link(&paths, &pod, "c", &ContainerId::new("4f53"));
+        let name = link.file_name().unwrap().to_str().unwrap();
+        assert_eq!(name.len(), 255);
+        assert!(name.ends_with(".log"));
+        let pod = PodRef::new("u", "ns", "web");
+        assert_eq!(
+            log_link(&paths, &pod, "c", &ContainerId::new("4f53")),
+            Path::new("/var/log/containers/web_ns_c-4f53.log")
+        );
     }
 
     #[test]

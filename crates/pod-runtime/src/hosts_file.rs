@@ -1,11 +1,9 @@
 //! The `/etc/hosts` that the kubelet manages for containers.
 
-use std::fmt::Write;
-
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::is_host_network;
 
-use crate::hostname::compute_host_names;
+use crate::hostname::{HostnameError, compute_host_names};
 
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";
 const HOST_NETWORK_HEADER: &str = "# Kubernetes-managed hosts file (host network).\n";
@@ -18,12 +16,16 @@ const STANDARD_ENTRIES: &str = "127.0.0.1\tlocalhost\n\
 
 /// The content of a pod's hosts file: the node's own for a pod on the host network, else the
 /// standard entries and the pod's names; then the pod's `hostAliases`.
+///
+/// # Errors
+///
+/// The pod has no valid hostname.
 pub fn render_hosts_file(
     pod: &Pod,
     pod_ips: &[String],
     cluster_domain: &str,
     node_file: &str,
-) -> String {
+) -> Result<String, HostnameError> {
     let mut content = String::new();
     if is_host_network(pod) {
         content.push_str(HOST_NETWORK_HEADER);
@@ -31,16 +33,15 @@ pub fn render_hosts_file(
     } else {
         content.push_str(HEADER);
         content.push_str(STANDARD_ENTRIES);
-        // A hostname that is too long fails the sandbox before this file is written.
-        if let Ok(names) = compute_host_names(pod, cluster_domain) {
-            for ip in pod_ips {
-                let _ = match &names.domain {
-                    Some(domain) => {
-                        writeln!(content, "{ip}\t{short}.{domain}\t{short}", short = names.short)
-                    }
-                    None => writeln!(content, "{ip}\t{}", names.short),
-                };
+        let names = compute_host_names(pod, cluster_domain)?;
+        for ip in pod_ips {
+            content.push_str(ip);
+            content.push('\t');
+            if let Some(domain) = &names.domain {
+                content.push_str(&format!("{}.{domain}\t", names.short));
             }
+            content.push_str(&names.short);
+            content.push('\n');
         }
     }
     let aliases =
@@ -49,10 +50,10 @@ pub fn render_hosts_file(
         content.push_str("\n# Entries added by HostAliases.\n");
         for alias in aliases {
             let names = alias.hostnames.as_deref().unwrap_or_default().join("\t");
-            let _ = writeln!(content, "{}\t{names}", alias.ip);
+            content.push_str(&format!("{}\t{names}\n", alias.ip));
         }
     }
-    content
+    Ok(content)
 }
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ mod tests {
         }))
         .unwrap();
         let ips: Vec<String> = ips.iter().map(|ip| (*ip).to_owned()).collect();
-        render_hosts_file(&pod, &ips, "cluster.local", "127.0.0.1 node\n")
+        render_hosts_file(&pod, &ips, "cluster.local", "127.0.0.1 node\n").unwrap()
     }
 
     #[test]

@@ -7,31 +7,47 @@
 //!
 //! Guarantees: once its cancellation token fires, an operation creates and starts nothing more (I2),
 //! and removes the container that it had created and not started. Stopping or removing what is gone
-//! succeeds.
+//! succeeds. Nothing that a container can write to leads a read or write out of its own directory.
 //!
-//! Not here: when any of this is due, pulling images, mounting volumes, cgroups of pods.
+//! Not here: when any of this is due, pulling images, mounting volumes, cgroups of pods, reading
+//! objects from the API server.
 
 mod annotations;
 mod container_config;
 mod dns;
 mod environment;
 mod executor;
+mod failure;
 mod files;
 mod hooks;
 mod hostname;
 mod hosts_file;
+mod mounts;
+mod node_security;
 mod sandbox_config;
 mod security;
 mod settings;
 mod termination_message;
+mod text;
+mod user_namespace;
 
 pub use annotations::orphan_pod;
-pub use container_config::{ContainerInputs, ImageUser, PreparedMount, compute_container_config};
-pub use dns::{DnsSettings, DnsWarning, ResolvConf, compute_dns};
-pub use environment::{EnvironmentError, EnvironmentFacts, compute_environment};
-pub use executor::{ContainerToStart, PodRuntime, RuntimeFailure, SandboxToCreate};
+pub use container_config::{
+    ContainerAllocation, ContainerConfigError, ContainerInputs, Device, ImageUser,
+    compute_container_config,
+};
+pub use dns::{DnsSettings, DnsWarning, ResolvConf, compute_dns, resolv_conf_problem};
+pub use environment::{
+    ApiObjects, EnvironmentError, EnvironmentFacts, EnvironmentFiles, Fetched, ObjectKind,
+    ReferencedObjects, compute_environment, read_environment_files, referenced_objects,
+};
+pub use executor::{ContainerToStart, PodRuntime, SandboxToCreate};
+pub use failure::RuntimeFailure;
+pub use hostname::HostnameError;
 pub use hosts_file::render_hosts_file;
-pub use sandbox_config::{SandboxInputs, compute_sandbox_config};
+pub use mounts::{ImageMount, MountError, PreparedMount, prepare_mount};
+pub use sandbox_config::{SandboxConfigError, SandboxInputs, compute_sandbox_config};
 pub use security::{SecurityError, check_run_as_non_root};
 pub use settings::PodRuntimeSettings;
 pub use termination_message::TerminationMessages;
+pub use user_namespace::{IdMapping, UserNamespace};

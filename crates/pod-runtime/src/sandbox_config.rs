@@ -3,12 +3,13 @@ use std::collections::{BTreeMap, HashSet};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1;
 use rubelet_node_resources::LinuxResources;
-use rubelet_types::{ContainerKind, NodePaths, containers, labels, pod_ref};
+use rubelet_types::{NodePaths, PodRef, UnsafePathElement, labels, pod_ref};
 
 use crate::container_config::linux_resources;
-use crate::hostname::{FqdnTooLong, compute_host_names};
-use crate::security::compute_sandbox_security;
+use crate::hostname::{HostnameError, compute_host_names};
+use crate::security::{SecurityError, compute_sandbox_security};
 use crate::settings::PodRuntimeSettings;
+use crate::user_namespace::UserNamespace;
 
 /// What a sandbox depends on beside the pod's spec.
 #[derive(Debug)]
@@ -25,25 +26,45 @@ pub struct SandboxInputs<'a> {
     pub resources: Option<LinuxResources>,
     /// The RuntimeClass's overhead.
     pub overhead: Option<LinuxResources>,
+    /// Groups that come with the pod's volumes.
+    pub extra_groups: &'a [i64],
+    /// The ids of a pod with `hostUsers: false`.
+    pub user_namespace: Option<&'a UserNamespace>,
+}
+
+/// A pod whose sandbox cannot be configured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxConfigError {
+    /// Its name, namespace or uid would lead its files elsewhere.
+    #[error("invalid name of a pod")]
+    Name(#[from] UnsafePathElement),
+    /// Its hostname.
+    #[error(transparent)]
+    Hostname(#[from] HostnameError),
+    /// Its security.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
 }
 
 /// The runtime's configuration of a pod's sandbox.
 ///
 /// # Errors
 ///
-/// The pod wants its fully qualified name as hostname, and that is too long.
+/// Name, namespace or uid cannot be parts of paths; the hostname is no name, or its fully qualified form is too long; or a security setting cannot
+/// be carried out.
 pub fn compute_sandbox_config(
     inputs: SandboxInputs<'_>,
     settings: &PodRuntimeSettings,
     paths: &NodePaths,
-) -> Result<v1::PodSandboxConfig, FqdnTooLong> {
+) -> Result<v1::PodSandboxConfig, SandboxConfigError> {
     let pod = inputs.pod;
     let pod_ref = pod_ref(pod);
+    check_pod_names(&pod_ref)?;
     let spec = pod.spec.as_ref();
     let hostname = if rubelet_types::is_host_network(pod) {
         String::new()
     } else {
-        compute_host_names(pod, &settings.cluster_domain)?.hostname
+        compute_host_names(pod, &settings.cluster_domain)?.hostname()?
     };
     let mut all_labels = pod.metadata.labels.clone().unwrap_or_default();
     all_labels.extend(pod_labels(&pod_ref));
@@ -69,7 +90,11 @@ pub fn compute_sandbox_config(
         annotations: pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: inputs.cgroup_parent.to_owned(),
-            security_context: Some(compute_sandbox_security(pod)),
+            security_context: Some(compute_sandbox_security(
+                pod,
+                inputs.extra_groups,
+                inputs.user_namespace,
+            )?),
             sysctls,
             overhead: inputs.overhead.map(linux_resources),
             resources: inputs.resources.map(linux_resources),
@@ -78,7 +103,12 @@ pub fn compute_sandbox_config(
     })
 }
 
-pub(crate) fn pod_labels(pod: &rubelet_types::PodRef) -> BTreeMap<String, String> {
+/// Checks that the pod's names stay within the directories that are named after them.
+pub(crate) fn check_pod_names(pod: &PodRef) -> Result<(), UnsafePathElement> {
+    [pod.uid.as_str(), &pod.namespace, &pod.name].into_iter().try_for_each(NodePaths::check_element)
+}
+
+pub(crate) fn pod_labels(pod: &PodRef) -> BTreeMap<String, String> {
     [
         (labels::POD_NAME, pod.name.to_string()),
         (labels::POD_NAMESPACE, pod.namespace.to_string()),
@@ -104,24 +134,24 @@ fn dotted_sysctl(name: &str) -> String {
     }
 }
 
+/// The ports of the regular containers; within a container, one of a name or of an address.
 fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
-    let mut seen = HashSet::new();
     let mut mappings = Vec::new();
-    let serving = containers(pod)
-        .filter(|spec| matches!(spec.kind, ContainerKind::Regular | ContainerKind::Sidecar));
-    for spec in serving {
-        for port in spec.container.ports.iter().flatten() {
+    for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+        let mut seen = HashSet::new();
+        for port in container.ports.iter().flatten() {
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             let host_ip = port.host_ip.clone().unwrap_or_default();
             let host_port = port.host_port.unwrap_or(0);
             let key = match port.name.as_deref().filter(|name| !name.is_empty()) {
-                Some(name) => format!("{}-{name}", spec.container.name),
+                Some(name) => name.to_owned(),
                 None => {
-                    let family = if host_ip.contains(':') { "v6" } else { "v4" };
-                    format!(
-                        "{}-{family}-{protocol}-{host_ip}:{}:{host_port}",
-                        spec.container.name, port.container_port
-                    )
+                    let family = match host_ip.as_str() {
+                        "" => "any",
+                        ip if ip.contains(':') => "v6",
+                        _ => "v4",
+                    };
+                    format!("{family}-{protocol}-{host_ip}:{}:{host_port}", port.container_port)
                 }
             };
             if !seen.insert(key) {

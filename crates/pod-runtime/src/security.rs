@@ -8,6 +8,7 @@ use rubelet_cri::v1;
 use rubelet_types::{ContainerId, NodePaths, is_host_network, labels};
 
 use crate::container_config::ImageUser;
+use crate::user_namespace::UserNamespace;
 
 /// A security setting that cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,22 +44,44 @@ pub enum SecurityError {
         /// The container.
         container: String,
     },
-    /// A `Localhost` seccomp profile without a usable name.
+    /// `runAsNonRoot`, and the image says a uid that cannot be one.
     #[error(
-        "localhostProfile must be set if seccompProfile type is Localhost, and be a relative path without \"..\"; got {profile:?}"
+        "container has runAsNonRoot and image has an invalid user id ({uid}). (Must be \
+         1-({max})): must be between 0 and {max}, inclusive (pod: {pod:?}, container: {container})",
+        max = i32::MAX
     )]
-    SeccompLocalhostProfile {
+    ImageUserInvalid {
+        /// The uid.
+        uid: i64,
+        /// The pod, as messages name it.
+        pod: String,
+        /// The container.
+        container: String,
+    },
+    /// A `Localhost` seccomp profile without a name (CVE-2023-2431).
+    #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
+    SeccompProfileUnset,
+    /// A `Localhost` seccomp profile outside of the directory of profiles.
+    #[error("localhostProfile {profile:?} must be a relative path without \"..\"")]
+    SeccompProfileOutside {
         /// What was given.
         profile: String,
     },
-    /// A profile type that does not exist.
-    #[error("unknown {kind} profile type {value:?}")]
-    UnknownProfileType {
-        /// `seccomp` or `AppArmor`.
-        kind: &'static str,
-        /// What was given.
-        value: String,
-    },
+    /// A seccomp profile type that does not exist.
+    #[error("unknown seccomp profile type: {0:?}")]
+    UnknownSeccompType(String),
+    /// A `Localhost` AppArmor profile without a name.
+    #[error("missing localhost apparmor profile name")]
+    AppArmorProfileUnset,
+    /// An AppArmor profile type that does not exist.
+    #[error("unknown apparmor profile type: {0:?}")]
+    UnknownAppArmorType(String),
+    /// A `supplementalGroupsPolicy` that does not exist.
+    #[error("unsupported supplementalGroupsPolicy: {0}")]
+    UnknownGroupsPolicy(String),
+    /// `hostUsers: false`, and no ids were given to the pod: the runtime cannot map them.
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    NoUserNamespace,
 }
 
 fn pod_context(pod: &Pod) -> Option<&PodSecurityContext> {
@@ -108,7 +131,12 @@ pub fn check_run_as_non_root(
         (None, ImageUser::Uid(0) | ImageUser::Unset) => {
             Err(SecurityError::ImageRunsAsRoot { pod: named(), container: container.name.clone() })
         }
-        (None, ImageUser::Uid(_)) => Ok(()),
+        (None, &ImageUser::Uid(uid)) if i32::try_from(uid).is_ok_and(|uid| uid > 0) => Ok(()),
+        (None, &ImageUser::Uid(uid)) => Err(SecurityError::ImageUserInvalid {
+            uid,
+            pod: named(),
+            container: container.name.clone(),
+        }),
         (None, ImageUser::Name(user)) => Err(SecurityError::ImageUserNotNumeric {
             user: user.clone(),
             pod: named(),
@@ -117,15 +145,30 @@ pub fn check_run_as_non_root(
     }
 }
 
+/// `hostUsers: false`.
+pub(crate) fn has_own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false)
+}
+
 /// Namespaces that follow from the pod alone.
-pub(crate) fn pod_namespaces(pod: &Pod) -> v1::NamespaceOption {
+fn pod_namespaces(
+    pod: &Pod,
+    user_namespace: Option<&UserNamespace>,
+) -> Result<v1::NamespaceOption, SecurityError> {
     let spec = pod.spec.as_ref();
     let flag = |value: Option<bool>| value.unwrap_or(false);
     let mode = |node: bool, otherwise: v1::NamespaceMode| {
         i32::from(if node { v1::NamespaceMode::Node } else { otherwise })
     };
     let shared = flag(spec.and_then(|spec| spec.share_process_namespace));
-    v1::NamespaceOption {
+    let users = if has_own_users(pod) {
+        // Never the node's users for a pod that was promised its own.
+        let (uids, gids) = user_namespace.ok_or(SecurityError::NoUserNamespace)?.cri_mappings();
+        v1::UserNamespace { mode: i32::from(v1::NamespaceMode::Pod), uids, gids }
+    } else {
+        v1::UserNamespace { mode: i32::from(v1::NamespaceMode::Node), ..Default::default() }
+    };
+    Ok(v1::NamespaceOption {
         network: mode(is_host_network(pod), v1::NamespaceMode::Pod),
         ipc: mode(flag(spec.and_then(|spec| spec.host_ipc)), v1::NamespaceMode::Pod),
         pid: mode(
@@ -133,31 +176,21 @@ pub(crate) fn pod_namespaces(pod: &Pod) -> v1::NamespaceOption {
             if shared { v1::NamespaceMode::Pod } else { v1::NamespaceMode::Container },
         ),
         target_id: String::new(),
-        userns_options: None,
-    }
-}
-
-/// The supplemental groups of all containers of the pod.
-pub(crate) fn supplemental_groups(pod: &Pod) -> Vec<i64> {
-    let Some(context) = pod_context(pod) else { return Vec::new() };
-    context
-        .fs_group
-        .into_iter()
-        .chain(context.supplemental_groups.iter().flatten().copied())
-        .collect()
-}
-
-pub(crate) fn supplemental_groups_policy(pod: &Pod) -> i32 {
-    let strict = pod_context(pod).and_then(|context| context.supplemental_groups_policy.as_deref())
-        == Some("Strict");
-    i32::from(if strict {
-        v1::SupplementalGroupsPolicy::Strict
-    } else {
-        v1::SupplementalGroupsPolicy::Merge
+        userns_options: Some(users),
     })
 }
 
-pub(crate) fn selinux(options: Option<&SELinuxOptions>) -> Option<v1::SeLinuxOption> {
+fn supplemental_groups_policy(pod: &Pod) -> Result<i32, SecurityError> {
+    let policy =
+        match pod_context(pod).and_then(|context| context.supplemental_groups_policy.as_deref()) {
+            None | Some("Merge") => v1::SupplementalGroupsPolicy::Merge,
+            Some("Strict") => v1::SupplementalGroupsPolicy::Strict,
+            Some(other) => return Err(SecurityError::UnknownGroupsPolicy(other.to_owned())),
+        };
+    Ok(i32::from(policy))
+}
+
+fn selinux(options: Option<&SELinuxOptions>) -> Option<v1::SeLinuxOption> {
     let options = options?;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     Some(v1::SeLinuxOption {
@@ -184,24 +217,24 @@ fn seccomp_profile(
         "Unconfined" => Ok(profile(ProfileType::Unconfined, String::new())),
         "Localhost" => {
             let name = wanted.localhost_profile.as_deref().unwrap_or_default();
-            let unsafe_name = name.is_empty()
-                || name.starts_with('/')
+            if name.is_empty() {
+                return Err(SecurityError::SeccompProfileUnset);
+            }
+            let outside = name.starts_with('/')
                 || name.contains('\0')
                 || name.split('/').any(|element| element == "..");
-            if unsafe_name {
-                return Err(SecurityError::SeccompLocalhostProfile { profile: name.to_owned() });
+            if outside {
+                return Err(SecurityError::SeccompProfileOutside { profile: name.to_owned() });
             }
             let path = paths.seccomp_dir().join(name);
             Ok(profile(ProfileType::Localhost, path.to_string_lossy().into_owned()))
         }
-        other => {
-            Err(SecurityError::UnknownProfileType { kind: "seccomp", value: other.to_owned() })
-        }
+        other => Err(SecurityError::UnknownSeccompType(other.to_owned())),
     }
 }
 
-/// The old string form of a seccomp profile, which older runtimes read.
-fn seccomp_path(profile: &v1::SecurityProfile) -> String {
+/// The string form of a profile, for runtimes that do not know the message (containerd before 1.6).
+fn profile_text(profile: &v1::SecurityProfile) -> String {
     match v1::security_profile::ProfileType::try_from(profile.profile_type) {
         Ok(v1::security_profile::ProfileType::RuntimeDefault) => "runtime/default".to_owned(),
         Ok(v1::security_profile::ProfileType::Localhost) => {
@@ -211,54 +244,47 @@ fn seccomp_path(profile: &v1::SecurityProfile) -> String {
     }
 }
 
+/// The container's own, else the old annotation's (of static pods, which the API server has not
+/// translated), else the pod's.
 fn apparmor_profile(
     pod: &Pod,
     container: &Container,
 ) -> Result<Option<v1::SecurityProfile>, SecurityError> {
     use v1::security_profile::ProfileType;
-    let unknown = |value: &str| SecurityError::UnknownProfileType {
-        kind: "AppArmor",
-        value: value.to_owned(),
-    };
-    let field: Option<&AppArmorProfile> = effective(
-        pod,
-        container,
-        |c| c.app_armor_profile.as_ref(),
-        |p| p.app_armor_profile.as_ref(),
-    );
-    if let Some(wanted) = field {
-        return match wanted.type_.as_str() {
-            "RuntimeDefault" => Ok(Some(profile(ProfileType::RuntimeDefault, String::new()))),
-            "Unconfined" => Ok(Some(profile(ProfileType::Unconfined, String::new()))),
-            "Localhost" => Ok(Some(profile(
-                ProfileType::Localhost,
-                wanted.localhost_profile.clone().unwrap_or_default(),
-            ))),
-            other => Err(unknown(other)),
-        };
+    let own = container.security_context.as_ref().and_then(|own| own.app_armor_profile.as_ref());
+    let of_pod = || pod_context(pod).and_then(|context| context.app_armor_profile.as_ref());
+    if own.is_none()
+        && let Some(annotated) = annotated_apparmor_profile(pod, container)
+    {
+        return Ok(Some(annotated));
     }
-    let key = format!("{}{}", labels::APPARMOR_PREFIX, container.name);
-    let Some(annotation) = pod.metadata.annotations.as_ref().and_then(|all| all.get(&key)) else {
+    let Some(AppArmorProfile { type_, localhost_profile }) = own.or_else(of_pod) else {
         return Ok(None);
     };
-    match annotation.as_str() {
-        "" => Ok(None),
-        "runtime/default" => Ok(Some(profile(ProfileType::RuntimeDefault, String::new()))),
-        "unconfined" => Ok(Some(profile(ProfileType::Unconfined, String::new()))),
-        other => match other.strip_prefix("localhost/") {
-            Some(name) => Ok(Some(profile(ProfileType::Localhost, name.to_owned()))),
-            None => Err(unknown(other)),
+    match type_.as_str() {
+        "RuntimeDefault" => Ok(Some(profile(ProfileType::RuntimeDefault, String::new()))),
+        "Unconfined" => Ok(Some(profile(ProfileType::Unconfined, String::new()))),
+        "Localhost" => match localhost_profile.as_deref() {
+            Some(name) if !name.is_empty() => {
+                Ok(Some(profile(ProfileType::Localhost, name.to_owned())))
+            }
+            _ => Err(SecurityError::AppArmorProfileUnset),
         },
+        other => Err(SecurityError::UnknownAppArmorType(other.to_owned())),
     }
 }
 
-fn apparmor_text(profile: &v1::SecurityProfile) -> String {
-    match v1::security_profile::ProfileType::try_from(profile.profile_type) {
-        Ok(v1::security_profile::ProfileType::RuntimeDefault) => "runtime/default".to_owned(),
-        Ok(v1::security_profile::ProfileType::Localhost) => {
-            format!("localhost/{}", profile.localhost_ref)
+/// None also for an annotation that says nothing that is understood.
+fn annotated_apparmor_profile(pod: &Pod, container: &Container) -> Option<v1::SecurityProfile> {
+    use v1::security_profile::ProfileType;
+    let key = format!("{}{}", labels::APPARMOR_PREFIX, container.name);
+    match pod.metadata.annotations.as_ref()?.get(&key)?.as_str() {
+        "runtime/default" => Some(profile(ProfileType::RuntimeDefault, String::new())),
+        "unconfined" => Some(profile(ProfileType::Unconfined, String::new())),
+        other => {
+            let name = other.strip_prefix("localhost/")?;
+            Some(profile(ProfileType::Localhost, name.to_owned()))
         }
-        _ => "unconfined".to_owned(),
     }
 }
 
@@ -286,6 +312,9 @@ pub(crate) struct SecurityInputs<'a> {
     pub(crate) container: &'a Container,
     pub(crate) image: &'a ImageUser,
     pub(crate) target: Option<&'a ContainerId>,
+    /// Groups that come with the pod's volumes.
+    pub(crate) extra_groups: &'a [i64],
+    pub(crate) user_namespace: Option<&'a UserNamespace>,
     pub(crate) seccomp_default: bool,
     pub(crate) paths: &'a NodePaths,
     /// Per-cpu files of this node that tell of other tenants' load.
@@ -317,8 +346,11 @@ pub(crate) fn compute_container_security(
             READ_ONLY_PATHS.iter().map(|path| (*path).to_owned()).collect(),
         )
     };
-    let mut namespaces = pod_namespaces(pod);
-    if let Some(target) = inputs.target {
+    let mut namespaces = pod_namespaces(pod, inputs.user_namespace)?;
+    // In a pod that shares its processes there is nothing to join.
+    if let Some(target) = inputs.target
+        && namespaces.pid == i32::from(v1::NamespaceMode::Container)
+    {
         namespaces.pid = i32::from(v1::NamespaceMode::Target);
         namespaces.target_id = target.to_string();
     }
@@ -328,8 +360,15 @@ pub(crate) fn compute_container_security(
             (Some(v1::Int64Value { value }), String::new())
         }
         (None, ImageUser::Name(name)) => (None, name.clone()),
-        (None, ImageUser::Unset) => (None, String::new()),
+        (None, ImageUser::Unset) => (Some(v1::Int64Value { value: 0 }), String::new()),
     };
+    let context = pod_context(pod);
+    let supplemental_groups = context
+        .and_then(|context| context.fs_group)
+        .into_iter()
+        .chain(context.iter().flat_map(|context| own_groups(context)))
+        .chain(inputs.extra_groups.iter().copied())
+        .collect();
     Ok(v1::LinuxContainerSecurityContext {
         capabilities: own.and_then(|own| own.capabilities.as_ref()).map(|capabilities| {
             v1::Capability {
@@ -349,9 +388,9 @@ pub(crate) fn compute_container_security(
         run_as_user,
         run_as_username,
         readonly_rootfs: own.and_then(|own| own.read_only_root_filesystem).unwrap_or(false),
-        supplemental_groups: supplemental_groups(pod),
-        apparmor_profile: apparmor.as_ref().map(apparmor_text).unwrap_or_default(),
-        seccomp_profile_path: seccomp_path(&seccomp),
+        supplemental_groups,
+        apparmor_profile: apparmor.as_ref().map(profile_text).unwrap_or_default(),
+        seccomp_profile_path: profile_text(&seccomp),
         no_new_privs: own.and_then(|own| own.allow_privilege_escalation) == Some(false),
         run_as_group: effective(pod, container, |c| c.run_as_group, |p| p.run_as_group)
             .map(|value| v1::Int64Value { value }),
@@ -359,28 +398,41 @@ pub(crate) fn compute_container_security(
         readonly_paths,
         seccomp: Some(seccomp),
         apparmor,
-        supplemental_groups_policy: supplemental_groups_policy(pod),
+        supplemental_groups_policy: supplemental_groups_policy(pod)?,
     })
+}
+
+fn own_groups(context: &PodSecurityContext) -> impl Iterator<Item = i64> + '_ {
+    context.supplemental_groups.iter().flatten().copied()
 }
 
 /// The sandbox always runs under the runtime's default seccomp profile. Without a pod security
 /// context nothing else is set, not even the namespaces; the API never leaves it out.
-pub(crate) fn compute_sandbox_security(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+pub(crate) fn compute_sandbox_security(
+    pod: &Pod,
+    extra_groups: &[i64],
+    user_namespace: Option<&UserNamespace>,
+) -> Result<v1::LinuxSandboxSecurityContext, SecurityError> {
     let seccomp = profile(v1::security_profile::ProfileType::RuntimeDefault, String::new());
     let mut security = v1::LinuxSandboxSecurityContext {
         privileged: rubelet_types::containers(pod).any(|spec| is_privileged(&spec.container)),
-        seccomp_profile_path: seccomp_path(&seccomp),
+        seccomp_profile_path: profile_text(&seccomp),
         seccomp: Some(seccomp),
         ..Default::default()
     };
-    let Some(context) = pod_context(pod) else { return security };
-    security.namespace_options = Some(pod_namespaces(pod));
+    let Some(context) = pod_context(pod) else { return Ok(security) };
+    security.namespace_options = Some(pod_namespaces(pod, user_namespace)?);
     security.run_as_user = context.run_as_user.map(|value| v1::Int64Value { value });
     security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
-    security.supplemental_groups = supplemental_groups(pod);
-    security.supplemental_groups_policy = supplemental_groups_policy(pod);
+    security.supplemental_groups = context
+        .fs_group
+        .into_iter()
+        .chain(extra_groups.iter().copied())
+        .chain(own_groups(context))
+        .collect();
+    security.supplemental_groups_policy = supplemental_groups_policy(pod)?;
     security.selinux_options = selinux(context.se_linux_options.as_ref());
-    security
+    Ok(security)
 }
 
 #[cfg(test)]

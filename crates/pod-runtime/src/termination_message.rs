@@ -7,83 +7,135 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rubelet_types::{ContainerId, ContainerSnapshot, ContainerState, NodePaths, PodSnapshot};
+use rubelet_types::{
+    ContainerId, ContainerSnapshot, ContainerState, NodePaths, PodSnapshot, PodUid,
+};
+
+use crate::text::{path_error, tail};
 
 /// Bytes of one message.
-const MAX_MESSAGE: u64 = 4096;
-/// Bytes of all messages of a pod.
-const MAX_POD_MESSAGES: usize = 12 * 1024;
+const MAX_MESSAGE: usize = 4096;
 /// Lines taken from the log instead.
 const MAX_LOG_LINES: usize = 80;
 /// Bytes taken from the log instead.
 const MAX_LOG_BYTES: usize = 2048;
 /// Bytes of the log that are looked at: records are longer than the text in them.
-const LOG_WINDOW: u64 = 64 * 1024;
+const LOG_WINDOW: usize = 64 * 1024;
+
+/// The runtime's reason for a container whose process never began (Docker's; containerd says
+/// `StartError`).
+const NEVER_BEGAN: &str = "ContainerCannotRun";
 
 /// Reads termination messages, each once: what an ended container said never changes.
 #[derive(Debug, Default)]
 pub struct TerminationMessages {
-    known: Mutex<HashMap<ContainerId, String>>,
+    known: Mutex<HashMap<PodUid, HashMap<ContainerId, String>>>,
 }
 
 impl TerminationMessages {
-    /// Puts the termination messages of ended containers into `snapshot`. Does file I/O.
+    /// Puts the termination messages of ended containers into `snapshot`, behind what the runtime
+    /// says of their end, and forgets those of containers that are gone. Does file I/O. How much of
+    /// them a status has room for is not decided here.
     pub fn fill(&self, snapshot: &mut PodSnapshot, paths: &NodePaths) {
-        let pod_dir = paths.pod_dir(&snapshot.pod.uid);
-        let ended = snapshot.containers.iter().filter(|c| c.exit_code().is_some()).count();
-        let share = MAX_POD_MESSAGES / ended.max(1);
+        let uid = snapshot.pod.uid.clone();
+        let pod_dir = paths.pod_dir(&uid);
+        let mut known = self.lock().remove(&uid).unwrap_or_default();
+        let mut still_there = HashMap::new();
         for container in &mut snapshot.containers {
             if container.exit_code().is_none() {
                 continue;
             }
-            let remembered = self.lock().get(&container.id).cloned();
-            let text = remembered.unwrap_or_else(|| {
-                let text = read_message(container, &pod_dir);
-                self.lock().insert(container.id.clone(), text.clone());
-                text
-            });
-            if let ContainerState::Exited { message, .. } = &mut container.state
-                && !text.is_empty()
-            {
-                *message = tail_at_char(&text, share).to_owned();
-            }
+            let text = match known.remove(&container.id) {
+                Some(text) => text,
+                None => match read_message(container, &pod_dir) {
+                    Ok(text) => text,
+                    Err(text) => {
+                        // Said now, and read again the next time.
+                        append(container, &text);
+                        continue;
+                    }
+                },
+            };
+            append(container, &text);
+            still_there.insert(container.id.clone(), text);
+        }
+        if !still_there.is_empty() {
+            self.lock().insert(uid, still_there);
         }
     }
 
-    /// Forgets the messages of containers that are gone.
-    pub fn retain(&self, keep: impl Fn(&ContainerId) -> bool) {
-        self.lock().retain(|id, _| keep(id));
+    /// Forgets the messages of a pod.
+    pub fn forget(&self, pod: &PodUid) {
+        self.lock().remove(pod);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ContainerId, String>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PodUid, HashMap<ContainerId, String>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn read_message(container: &ContainerSnapshot, pod_dir: &Path) -> String {
-    let annotations = &container.annotations;
-    let from_file = container
-        .mounts
-        .get(&annotations.termination_message_path)
-        .map(Path::new)
-        // A container of another kubelet may have anything mounted there.
-        .filter(|path| path.starts_with(pod_dir))
-        .and_then(|path| read_tail(path, MAX_MESSAGE).ok())
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default();
-    let from_log = from_file.is_empty()
-        && annotations.termination_message_policy == "FallbackToLogsOnError"
-        && container.exit_code() != Some(0);
-    if !from_log {
-        return from_file;
+fn append(container: &mut ContainerSnapshot, text: &str) {
+    let ContainerState::Exited { message, .. } = &mut container.state else { return };
+    if !text.is_empty() && !message.is_empty() {
+        message.push_str(": ");
     }
-    read_tail(Path::new(&container.log_path), LOG_WINDOW)
-        .map(|bytes| last_log_lines(&String::from_utf8_lossy(&bytes)))
-        .unwrap_or_default()
+    message.push_str(text);
+}
+
+/// Where the container's termination message is on the node.
+pub(crate) fn message_file(container: &ContainerSnapshot) -> Option<&Path> {
+    let path = &container.annotations.termination_message_path;
+    if path.is_empty() {
+        return None;
+    }
+    // A relative path is one from the root.
+    let mounted = Path::new("/").join(path);
+    container.mounts.get(mounted.to_str()?).map(Path::new)
+}
+
+/// `Err` carries what to say of a message that cannot be read.
+fn read_message(container: &ContainerSnapshot, pod_dir: &Path) -> Result<String, String> {
+    let annotations = &container.annotations;
+    let file = message_file(container)
+        // A container of another kubelet may have anything mounted there.
+        .filter(|path| path.starts_with(pod_dir));
+    if let Some(path) = file {
+        match read_tail(path, MAX_MESSAGE) {
+            Ok(bytes) if !bytes.is_empty() => {
+                return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let cause = path_error("open", path, &error);
+                return Err(format!(
+                    "Error on reading termination log {}: {cause}",
+                    path.display()
+                ));
+            }
+        }
+    }
+    let from_log = annotations.termination_message_policy == "FallbackToLogsOnError"
+        && container.exit_code() != Some(0)
+        && !matches!(&container.state, ContainerState::Exited { reason, .. } if reason == NEVER_BEGAN);
+    if !from_log {
+        return Ok(String::new());
+    }
+    let log = Path::new(&container.log_path);
+    match read_tail(log, LOG_WINDOW) {
+        Ok(bytes) => Ok(last_log_lines(&String::from_utf8_lossy(&bytes))),
+        // A container that failed to start has none.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => {
+            let cause = path_error("open", log, &error);
+            Err(format!("Error on reading termination message from logs: {cause}"))
+        }
+    }
 }
 
 /// The last bytes of a regular file; a link is not followed, a FIFO does not block.
-fn read_tail(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+fn read_tail(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let max = u64::try_from(max).unwrap_or(u64::MAX);
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut file: File = OpenOptions::new()
         .read(true)
@@ -122,15 +174,7 @@ fn last_log_lines(log: &str) -> String {
     if !text.is_empty() {
         text.push('\n');
     }
-    tail_at_char(&text, MAX_LOG_BYTES).to_owned()
-}
-
-fn tail_at_char(text: &str, max: usize) -> &str {
-    let mut start = text.len().saturating_sub(max);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
+    tail(&text, MAX_LOG_BYTES).to_owned()
 }
 
 #[cfg(test)]
@@ -222,6 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn a_relative_path_is_one_from_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("pods/uid/containers/c");
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("f");
+        fs::write(&file, "bye").unwrap();
+        let mut container = exited("a", "File", &file, root.path(), 0);
+        container.annotations.termination_message_path = "dev/termination-log".to_owned();
+        assert_eq!(messages(root.path(), vec![container]), ["bye"]);
+    }
+
+    #[test]
     fn links_fifos_and_foreign_files_are_not_read() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("pods/uid/containers/c");
@@ -235,21 +291,74 @@ mod tests {
             root.path(),
             vec![exited("a", "File", &link, &log, 1), exited("b", "File", &outside, &log, 1)],
         );
-        assert_eq!(found, ["", ""]);
+        assert_eq!(
+            found,
+            [
+                format!(
+                    "Error on reading termination log {0}: open {0}: too many levels of symbolic \
+                     links",
+                    link.display()
+                ),
+                String::new()
+            ]
+        );
     }
 
     #[test]
-    fn many_messages_share_the_room_of_the_pod() {
+    fn what_the_runtime_says_comes_first() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("pods/uid/containers/c");
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("f");
-        fs::write(&file, "ü".repeat(2048)).unwrap();
-        let containers = (0..6)
-            .map(|i| exited(&format!("c{i}"), "File", &file, root.path(), 1))
-            .collect::<Vec<_>>();
-        let found = messages(root.path(), containers);
-        assert_eq!(found.iter().map(String::len).sum::<usize>(), 6 * 2048);
+        fs::write(&file, "disk full").unwrap();
+        let none = root.path().join("0.log");
+        let mut containers = vec![
+            exited("a", "File", &file, &none, 128),
+            exited("b", "FallbackToLogsOnError", &dir.join("none"), &none, 128),
+        ];
+        for container in &mut containers {
+            let ContainerState::Exited { message, reason, .. } = &mut container.state else {
+                unreachable!("all have exited")
+            };
+            *reason = "StartError".to_owned();
+            *message = "exec: \"nonsense\": not found".to_owned();
+        }
+        assert_eq!(
+            messages(root.path(), containers),
+            ["exec: \"nonsense\": not found: disk full", "exec: \"nonsense\": not found"]
+        );
+    }
+
+    #[test]
+    fn messages_are_read_once_and_forgotten_with_their_containers() {
+        let root = tempfile::tempdir().unwrap();
+        let paths =
+            NodePaths::new(root.path(), root.path().join("logs"), root.path().join("links"));
+        let dir = root.path().join("pods/uid/containers/c");
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("f");
+        fs::write(&file, "first").unwrap();
+        let pod = PodRef::new("uid", "ns", "pod");
+        let log = root.path().join("none");
+        let snapshot = |containers| PodSnapshot {
+            containers,
+            ..PodSnapshot::empty(pod.clone(), Timestamp::UNIX_EPOCH)
+        };
+        let messages = TerminationMessages::default();
+        let message = |messages: &TerminationMessages| {
+            let mut snapshot = snapshot(vec![exited("a", "File", &file, &log, 1)]);
+            messages.fill(&mut snapshot, &paths);
+            match &snapshot.containers[0].state {
+                ContainerState::Exited { message, .. } => message.clone(),
+                _ => unreachable!("it has exited"),
+            }
+        };
+        assert_eq!(message(&messages), "first");
+        fs::write(&file, "second").unwrap();
+        assert_eq!(message(&messages), "first");
+        messages.fill(&mut snapshot(vec![]), &paths);
+        assert!(messages.lock().is_empty());
+        assert_eq!(message(&messages), "second");
     }
 
     #[test]
