@@ -7,7 +7,9 @@ use futures_util::StreamExt;
 use rubelet_cri::observe::{
     ListedContainer, ListedContainerState, ListedSandbox, RelistByPod, RelistEntry, relist,
 };
-use rubelet_cri::{ContainerEvent, ContainerEvents, CriClient, CriError, CriErrorKind};
+use rubelet_cri::{
+    ContainerEvent, ContainerEventKind, ContainerEvents, CriClient, CriError, CriErrorKind,
+};
 use rubelet_types::{ContainerState, PodRef, PodSnapshot, PodUid};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
@@ -290,6 +292,11 @@ impl<I: PodInspector> Pleg<I> {
                 if let EventSource::On { settled_at, failures, .. } = &mut self.events {
                     *settled_at = (*settled_at).min(now);
                     *failures = 0;
+                }
+                // Nobody but the kubelet's own workers creates and starts, and they know what came
+                // of it: a look at every start would double the work of starting a full node.
+                if matches!(event.kind, ContainerEventKind::Created | ContainerEventKind::Started) {
+                    return;
                 }
                 match event.pod.or_else(|| self.owner_of(&event.id)) {
                     Some(pod) => self.want_inspection(pod, Vec::new()),
