@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 use http::{StatusCode, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
@@ -42,6 +42,7 @@ pub(crate) fn kubelet_routes<S: KubeletState>(
         .route("/runningpods", get(running_pods::<S>))
         .route("/runningpods/", get(running_pods::<S>))
         .route("/configz", get(configz::<S>))
+        .route("/debug/flags/v", put(log_verbosity::<S>))
         .merge(checks.routes())
         .fallback(not_found)
         .with_state(state)
@@ -60,6 +61,18 @@ async fn admit(access: Access, peer: Peer, request: Request, next: Next) -> Resp
         Err(Refusal::Unauthorized) => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
         Err(Refusal::Forbidden(text)) => (StatusCode::FORBIDDEN, text).into_response(),
     }
+}
+
+/// `PUT /debug/flags/v` with the level as body, as for every Kubernetes component.
+async fn log_verbosity<S: KubeletState>(State(state): State<Arc<S>>, body: String) -> Response {
+    let Ok(verbosity) = body.trim().parse::<u32>() else {
+        let text = format!("failed set klog.logging.verbosity {body:?}: not a number\n");
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    };
+    if !state.set_log_verbosity(verbosity) {
+        return not_found().await.into_response();
+    }
+    format!("successfully set klog.logging.verbosity to {verbosity}").into_response()
 }
 
 async fn not_found() -> (StatusCode, &'static str) {
@@ -113,5 +126,61 @@ fn pod_list<'a>(pods: impl Iterator<Item = &'a Pod>) -> Response {
     match serde_json::to_vec(&list) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use axum::body::Body;
+    use http_body_util::BodyExt;
+    use serde_json::Value;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::access::Authorization;
+    use crate::state::StateError;
+
+    #[derive(Default)]
+    struct Log(AtomicU32);
+
+    impl KubeletState for Log {
+        fn pods(&self) -> Vec<Arc<Pod>> {
+            Vec::new()
+        }
+        async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
+            Ok(Vec::new())
+        }
+        fn configz(&self) -> Value {
+            Value::Null
+        }
+        fn set_log_verbosity(&self, verbosity: u32) -> bool {
+            self.0.store(verbosity, Ordering::Relaxed);
+            verbosity < 10
+        }
+    }
+
+    #[tokio::test]
+    async fn the_log_level_is_set_by_a_number_in_the_body() {
+        let log = Arc::new(Log::default());
+        let access = Access { anonymous: true, authorization: Authorization::AlwaysAllow };
+        let routes = kubelet_routes(log.clone(), &HealthChecks::ping(), access)
+            .layer(Extension(Peer::default()));
+        let put = async |body: &'static str| {
+            let request = Request::put("/debug/flags/v").body(Body::from(body)).unwrap();
+            let response = routes.clone().oneshot(request).await.unwrap();
+            let status = response.status();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let (status, text) = put("4\n").await;
+        assert_eq!(
+            (status, text.as_str()),
+            (StatusCode::OK, "successfully set klog.logging.verbosity to 4")
+        );
+        assert_eq!(log.0.load(Ordering::Relaxed), 4);
+        assert_eq!(put("lots").await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(put("10").await.0, StatusCode::NOT_FOUND);
     }
 }

@@ -27,4 +27,8 @@ pub trait KubeletState: Send + Sync + 'static {
 
     /// The configuration in force, as a `KubeletConfiguration`.
     fn configz(&self) -> Value;
+
+    /// Sets the log level, as `-v` does. False if that may not be done at run time
+    /// (`enableDebuggingHandlers`, `enableDebugFlagsHandler`).
+    fn set_log_verbosity(&self, verbosity: u32) -> bool;
 }
