@@ -9,7 +9,6 @@ use http::{StatusCode, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::access::{Access, Refusal, User};
 use crate::health::HealthChecks;
@@ -92,7 +91,7 @@ async fn running_pods<S: KubeletState>(State(state): State<Arc<S>>) -> Response 
 }
 
 async fn configz<S: KubeletState>(State(state): State<Arc<S>>) -> Response {
-    Json(json!({ "kubeletconfig": state.configz() })).into_response()
+    Json(state.configz()).into_response()
 }
 
 /// A pod as it stands in a list: without `kind` and `apiVersion`, which the list has.

@@ -25,7 +25,8 @@ pub trait KubeletState: Send + Sync + 'static {
     /// container, name and image.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, StateError>> + Send;
 
-    /// The configuration in force, as a `KubeletConfiguration`.
+    /// The body of `/configz`: the configuration in force as a `KubeletConfiguration`, under the
+    /// key `kubeletconfig`.
     fn configz(&self) -> Value;
 
     /// Sets the log level, as `-v` does. False if that may not be done at run time

@@ -58,7 +58,7 @@ impl KubeletState for Node {
     }
 
     fn configz(&self) -> Value {
-        json!({"kind": "KubeletConfiguration"})
+        json!({"kubeletconfig": {"kind": "KubeletConfiguration"}})
     }
 
     fn set_log_verbosity(&self, verbosity: u32) -> bool {
