@@ -146,7 +146,10 @@ impl PodPort for Executor {
             }
             Action::StopSandbox { id } => outcome(self.runtime.stop_sandbox(&id).await),
             Action::RemoveSandbox { id } => outcome(self.runtime.remove_sandbox(&id).await),
-            Action::StartContainer(start) => self.start_container(&order, start, &cancel).await,
+            // Boxed: its state is large, and the other actions need not carry it.
+            Action::StartContainer(start) => {
+                Box::pin(self.start_container(&order, start, &cancel)).await
+            }
             Action::RunPreStop { id, name, budget, reason } => {
                 self.runtime.announce_stop(&order.pod, &name, reason.message(&name));
                 let ips = self.pod_ips(&order.pod, Some(&order.snapshot));

@@ -1,7 +1,9 @@
 //! The Kubernetes node agent.
 //!
-//! What: the one composition root. [`run`] takes an effective configuration through the phases of a
-//! start (checks, runtime, container manager, servers, loops), and back down at shutdown.
+//! What: the one composition root. [`assemble`] wires all managers on what an environment gives, a
+//! node or a simulation. [`run`] takes an effective configuration through the phases of a start on
+//! a node (lock, directories, servers, runtime, container manager, the kubelet itself), and back
+//! down at shutdown.
 //!
 //! Guarantees: constructors neither spawn nor do I/O; the phases do, in order. A shutdown leaves the
 //! pods as they are: the next kubelet finds them by looking.
@@ -17,11 +19,15 @@ mod node;
 mod pods;
 mod runtime_state;
 mod server_state;
+mod servers;
 mod settings;
 mod start;
 mod sync_handler;
 mod version;
+mod wiring;
 
+pub use node::Node;
 pub use rubelet_config::{Effective, Invocation};
 pub use start::run;
 pub use version::version_text;
+pub use wiring::{Kubelet, KubeletView, Parts, assemble, pod_sources, start_container_manager};

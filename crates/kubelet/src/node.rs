@@ -7,15 +7,20 @@ use rubelet_config::KubeletOptions;
 
 /// Identity and addresses of the node.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub struct Node {
     /// Its name: `--hostname-override`, or the machine's hostname.
-    pub(crate) name: String,
+    pub name: String,
     /// Its addresses, the primary one first, at most one of each family.
-    pub(crate) ips: Vec<IpAddr>,
+    pub ips: Vec<IpAddr>,
 }
 
 impl Node {
-    pub(crate) fn detect(options: &KubeletOptions) -> anyhow::Result<Self> {
+    /// Finds out where this process runs.
+    ///
+    /// # Errors
+    ///
+    /// The machine has no usable name.
+    pub fn detect(options: &KubeletOptions) -> anyhow::Result<Self> {
         let name = match options.hostname_override.as_deref().map(str::trim) {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => rustix::system::uname()

@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use rubelet_cri::{CriClient, observe, v1};
+use rubelet_cri::{observe, v1};
 use rubelet_server::{KubeletState, StateError};
-use rubelet_status_manager::StatusManager;
 use serde_json::Value;
 
-use crate::pods::DesiredPods;
+use crate::logging::LogHandle;
+use crate::wiring::KubeletView;
 
 /// The views behind `/pods`, `/runningpods/` and `/configz`.
 #[derive(Debug)]
 pub(crate) struct ServerState {
-    pub(crate) desired: Arc<DesiredPods>,
-    pub(crate) statuses: StatusManager,
-    pub(crate) cri: CriClient,
+    pub(crate) view: KubeletView,
     pub(crate) configz: Value,
+    /// `None` where the log level may not be set at run time.
+    pub(crate) log: Option<LogHandle>,
 }
 
 impl KubeletState for ServerState {
     fn pods(&self) -> Vec<Arc<Pod>> {
-        self.statuses.pods_with_status(self.desired.all()).into_iter().map(Arc::new).collect()
+        self.view.pods().into_iter().map(Arc::new).collect()
     }
 
     async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
@@ -32,8 +32,9 @@ impl KubeletState for ServerState {
             }),
             ..Default::default()
         };
-        let sandboxes = self.cri.list_pod_sandbox(None).await.map_err(StateError::new)?;
-        let containers = self.cri.list_containers(Some(running)).await.map_err(StateError::new)?;
+        let sandboxes = self.view.cri().list_pod_sandbox(None).await.map_err(StateError::new)?;
+        let containers =
+            self.view.cri().list_containers(Some(running)).await.map_err(StateError::new)?;
         let image_of = |id: &str| {
             containers
                 .iter()
@@ -76,5 +77,12 @@ impl KubeletState for ServerState {
 
     fn configz(&self) -> Value {
         self.configz.clone()
+    }
+
+    fn set_log_verbosity(&self, verbosity: u32) -> bool {
+        let Some(log) = &self.log else { return false };
+        tracing::info!(from = log.verbosity(), to = verbosity, "Log verbosity changes");
+        log.set_verbosity(verbosity);
+        true
     }
 }

@@ -1,53 +1,35 @@
 //! The phases of a start, and the way down.
 
 use std::fs::DirBuilder;
-use std::net::{IpAddr, SocketAddr};
+use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rubelet_checkpoint::PodStatusStore;
 use rubelet_config::Effective;
-use rubelet_container_http::ContainerClient;
-use rubelet_container_manager::{CgroupDriver, ContainerManager};
+use rubelet_container_manager::CgroupDriver;
 use rubelet_cri::{CriClient, CriOptions, RuntimeVersion, v1};
-use rubelet_image_manager::{AnonymousPulls, ImageManager};
 use rubelet_linux::{Host, LockFile};
-use rubelet_pleg::{Pleg, PlegHealth, PlegSettings};
-use rubelet_pod_runtime::PodRuntime;
-use rubelet_pod_sources::{PodConfig, PodOperation as SourceOperation};
-use rubelet_pod_status::NodeFacts;
-use rubelet_pod_workers::PodWorkers;
-use rubelet_probe_manager::{ProbeManager, Prober};
-use rubelet_server::{
-    Access, Authorization, BoundListener, HealthChecks, HealthzServer, KubeletServer,
-    MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
-};
-use rubelet_status_manager::StatusManager;
-use rubelet_sync_loop::{PodOperation, SyncLoop, SyncLoopInputs, SyncLoopSettings};
-use rubelet_types::{Clock, EventObject, NodePaths};
-use rubelet_volume_manager::{HostMounts, VolumeManager, VolumeManagerConfig};
+use rubelet_pleg::PlegHealth;
+use rubelet_server::HealthChecks;
+use rubelet_sync_loop::SyncLoopHealth;
+use rubelet_types::{Clock, NodePaths};
+use rubelet_volume_manager::HostMounts;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::events::log_events;
-use crate::executor::{Executor, RuntimeExec};
-use crate::logging;
+use crate::logging::{self, LogHandle};
 use crate::node::Node;
-use crate::pods::DesiredPods;
-use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::server_state::ServerState;
+use crate::servers;
 use crate::settings;
-use crate::sync_handler::KubeletHandler;
-use crate::version::{KUBERNETES_MINOR, KUBERNETES_VERSION};
+use crate::version::KUBERNETES_VERSION;
+use crate::wiring::{KubeletView, Parts, assemble, pod_sources, start_container_manager};
 
-/// Capacity of the channels into the sync loop.
-const EVENT_CAPACITY: usize = 1000;
 /// The runtime is asked again after this while it does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 /// `RuntimeConfig` is asked this often before configuration counts.
@@ -62,12 +44,13 @@ const CGROUP_DRIVER_RETRY: Duration = Duration::from_secs(2);
 /// Something without which there is no kubelet failed: the text says what and how to mend it.
 pub async fn run(effective: Effective) -> anyhow::Result<()> {
     let clock = Clock::system();
-    let _log = logging::init(&(&effective.config.logging).into(), clock.clone())
+    let log = logging::init(&(&effective.config.logging).into(), clock.clone())
         .context("starting the log")?;
     announce(&effective);
     let stop = stop_on_signals()?;
     let tasks = TaskTracker::new();
-    let result = serve(&effective, &clock, &stop, &tasks).await;
+    let life = serve(&effective, &clock, log, &stop, &tasks);
+    let result = limit_shutdown(life, &stop).await;
     stop.cancel();
     tasks.close();
     if tokio::time::timeout(settings::SHUTDOWN_LIMIT, tasks.wait()).await.is_err() {
@@ -77,6 +60,25 @@ pub async fn run(effective: Effective) -> anyhow::Result<()> {
         tracing::info!("Kubelet stopped; pods are left as they are");
     }
     result
+}
+
+/// Gives `life` a short while to end in good order once `stop` fires.
+async fn limit_shutdown(
+    life: impl Future<Output = anyhow::Result<()>>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let out_of_patience = async {
+        stop.cancelled().await;
+        tokio::time::sleep(settings::SHUTDOWN_LIMIT).await;
+    };
+    tokio::select! {
+        biased;
+        ended = life => ended,
+        () = out_of_patience => {
+            tracing::warn!("Work in flight did not end in time, leaving it to the next start");
+            Ok(())
+        }
+    }
 }
 
 fn announce(effective: &Effective) {
@@ -122,13 +124,14 @@ fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
+/// The phases of a start, in order, and then the kubelet's life.
 async fn serve(
     effective: &Effective,
     clock: &Clock,
+    log: LogHandle,
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> anyhow::Result<()> {
-    let config = &effective.config;
     if !effective.options.is_standalone() {
         bail!(
             "--kubeconfig is given, and this kubelet cannot join a cluster: leave the flag out to \
@@ -144,9 +147,8 @@ async fn serve(
     let events = log_events();
 
     // The health port answers first, so that a supervisor sees a kubelet that waits for its runtime.
-    let sync_loop_health = Arc::new(std::sync::OnceLock::new());
-    let pleg_health = Arc::new(std::sync::OnceLock::new());
-    serve_healthz(effective, stop, tasks, health_checks(&sync_loop_health)).await?;
+    let health = Health::default();
+    servers::serve_healthz(effective, stop, tasks, health.checks()).await?;
 
     let cri = connect_runtime(effective)?;
     let Some(version) = stop.run_until_cancelled(wait_for_runtime(&cri)).await else {
@@ -160,172 +162,55 @@ async fn serve(
     let Some(driver) = stop.run_until_cancelled(cgroup_driver(&cri, effective)).await else {
         return Ok(());
     };
-    let container_manager = Arc::new(ContainerManager::new(
-        settings::container_manager(effective, driver),
-        Host::system(),
-        events.clone(),
-    ));
-    container_manager.start().await.context("failed to start ContainerManager")?;
-
-    let (runtime_state, runtime_state_rx) = watch::channel(RuntimeState::default());
-    tasks.spawn(watch_runtime(cri.clone(), runtime_state, stop.clone()));
-
-    let http = ContainerClient::new(KUBERNETES_MINOR);
-    let gates = rubelet_pod_status::Gates::default();
-    let (statuses, _standalone_reports_to_nobody) = StatusManager::new(clock.clone(), gates);
-    let status_store = PodStatusStore::new(&paths, tokio::runtime::Handle::current());
-    let (probes, mut probe_updates) = ProbeManager::new(
-        Prober::new(RuntimeExec(cri.clone()), http.clone()),
-        clock.clone(),
-        events.clone(),
-        started,
-    );
-    let allocatable_memory = container_manager
-        .allocatable()
-        .ok()
-        .and_then(|allocatable| u64::try_from(allocatable.memory_bytes()).ok());
-    let executor = Arc::new(Executor {
-        runtime: Arc::new(PodRuntime::new(
-            cri.clone(),
-            http,
-            paths.clone(),
-            settings::pod_runtime(effective, &node, settings::concurrent_starts()),
-            (!config.resolv_conf.is_empty()).then(|| PathBuf::from(&config.resolv_conf)),
-            events.clone(),
-            clock.clone(),
-        )),
-        images: ImageManager::new(
-            &settings::image_manager(config),
-            cri.clone(),
-            AnonymousPulls,
-            events.clone(),
-            clock.clone(),
-        ),
-        volumes: VolumeManager::new(
-            VolumeManagerConfig {
-                paths: paths.clone(),
-                allocatable_memory,
-                operations_at_once: settings::concurrent_starts(),
-            },
-            Arc::new(HostMounts::default()),
-            events.clone(),
-        ),
-        container_manager: container_manager.clone(),
-        probes: probes.clone(),
-        statuses: statuses.clone(),
-        status_store: status_store.clone(),
-        runtime_state: runtime_state_rx.clone(),
+    let container_manager =
+        start_container_manager(effective, driver, Host::system(), events.clone()).await?;
+    let kubelet = assemble(Parts {
+        effective,
         paths,
-        node_facts: NodeFacts {
-            host_ips: node.host_ips(),
-            runtime_name: version.name.clone(),
-            recursive_read_only_mounts: false,
-        },
-        node: node.clone(),
-        gates,
-        events: events.clone(),
         clock: clock.clone(),
-        memory: std::sync::Mutex::default(),
+        cri,
+        runtime_name: version.name,
+        container_manager,
+        mounts: Arc::new(HostMounts),
+        sources: pod_sources(effective, &node, clock.clone(), events.clone())?,
+        node: node.clone(),
+        events,
+        concurrent_starts: settings::concurrent_starts(),
+        started,
     });
-    let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
-
-    // The runtime is the truth about what runs: it is looked at before any pod is taken on.
-    let (lifecycle_tx, mut lifecycle_rx) = mpsc::channel(EVENT_CAPACITY);
-    let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
-    let pleg_handle = pleg.handle();
-    let _ = pleg_health.set(pleg_handle.clone());
-    tasks.spawn(pleg.run(stop.clone()));
-    if stop.run_until_cancelled(pleg_handle.relisted_once()).await.is_none() {
-        return Ok(());
-    }
-
-    let desired = Arc::new(DesiredPods::default());
-    let handler = Arc::new(KubeletHandler {
-        executor: executor.clone(),
-        workers: workers.clone(),
-        desired: desired.clone(),
-        pleg: pleg_handle.clone(),
-        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-        last_deep_clean: Mutex::new(None),
+    let view = kubelet.view();
+    health.watch(&view);
+    let config = &effective.config;
+    let state = Arc::new(ServerState {
+        view: view.clone(),
+        configz: config.configz(),
+        log: (config.enable_debugging_handlers && config.enable_debug_flags_handler).then_some(log),
     });
-    let (pod_config, mut changes) =
-        PodConfig::new(settings::pod_sources(effective, &node), clock.clone(), events.clone())?;
-    let (config_tx, config_rx) = mpsc::channel(1);
-    let (snapshot_tx, snapshot_rx) = mpsc::channel(EVENT_CAPACITY);
-    let (probe_tx, probe_rx) = mpsc::channel(EVENT_CAPACITY);
-    let (_device_tx, device_rx) = mpsc::channel(1);
-    let sync_loop = SyncLoop::new(
-        handler,
-        SyncLoopInputs {
-            config: config_rx,
-            pod_lifecycle: snapshot_rx,
-            probes: probe_rx,
-            container_manager: device_rx,
-            sources_ready: changes.ready.clone(),
-        },
-        SyncLoopSettings {
-            sync_frequency: config.sync_frequency.as_duration(),
-            ..SyncLoopSettings::default()
-        },
-    );
-    let _ = sync_loop_health.set(sync_loop.health());
-    tasks.spawn(async move {
-        while let Some(change) = changes.changes.recv().await {
-            let operation = match change.op {
-                SourceOperation::Add => PodOperation::Add,
-                SourceOperation::Update => PodOperation::Update,
-                SourceOperation::Remove => PodOperation::Remove,
-                SourceOperation::Delete => PodOperation::Delete,
-                SourceOperation::Reconcile => PodOperation::Reconcile,
-            };
-            if config_tx.send((operation, change.pods)).await.is_err() {
-                return;
-            }
-        }
-    });
-    tasks.spawn(async move {
-        while let Some(event) = lifecycle_rx.recv().await {
-            if snapshot_tx.send(event.snapshot).await.is_err() {
-                return;
-            }
-        }
-    });
-    tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
-        loop {
-            let update = probe_updates.recv().await;
-            if probe_tx.send(update).await.is_err() {
-                return;
-            }
-        }
-    }));
-    tasks.spawn(wake_on_runtime_change(runtime_state_rx, workers.clone(), stop.clone()));
-    let qos_pods = desired.clone();
-    tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
-        container_manager.run(move || qos_pods.all()).await;
-    }));
-
-    let state = Arc::new(ServerState { desired, statuses, cri, configz: config.configz() });
-    serve_api(effective, &node, clock, stop, tasks, state, health_checks(&sync_loop_health))
-        .await?;
-    tasks.spawn(sync_loop.run(stop.clone()));
-    tasks.spawn(pod_config.run(stop.clone()));
-
-    events.normal(EventObject::Node, "Starting", "Starting kubelet.");
-    notify_supervisor(stop, tasks, &sync_loop_health, &pleg_health);
-    stop.cancelled().await;
-    workers.shut_down().await;
-    status_store.flush().await;
-    Ok(())
+    servers::serve_api(effective, &node, clock, stop, tasks, state, health.checks()).await?;
+    tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
+    kubelet.run(stop.clone()).await
 }
 
-type SyncLoopCheck = Arc<std::sync::OnceLock<rubelet_sync_loop::SyncLoopHealth>>;
-type PlegCheck = Arc<std::sync::OnceLock<rubelet_pleg::PlegHandle>>;
+async fn until_stopped(stop: CancellationToken, work: impl Future<Output = ()>) {
+    stop.run_until_cancelled(work).await;
+}
 
-fn health_checks(sync_loop: &SyncLoopCheck) -> HealthChecks {
-    let sync_loop = sync_loop.clone();
-    HealthChecks::ping()
-        .with("log", || Ok(()))
-        .with("syncloop", move || sync_loop.get().map_or(Ok(()), |health| health.check()))
+/// The checks of the health ports, which answer before there is a kubelet to ask.
+#[derive(Clone, Debug, Default)]
+struct Health(Arc<OnceLock<SyncLoopHealth>>);
+
+impl Health {
+    fn watch(&self, view: &KubeletView) {
+        // It is set once: there is one kubelet in a process.
+        let _ = self.0.set(view.sync_loop().clone());
+    }
+
+    fn checks(&self) -> HealthChecks {
+        let sync_loop = self.0.clone();
+        HealthChecks::ping()
+            .with("log", || Ok(()))
+            .with("syncloop", move || sync_loop.get().map_or(Ok(()), |health| health.check()))
+    }
 }
 
 async fn take_lock_file(
@@ -439,115 +324,25 @@ async fn cgroup_driver(cri: &CriClient, effective: &Effective) -> CgroupDriver {
     configured
 }
 
-async fn wake_on_runtime_change(
-    mut state: watch::Receiver<RuntimeState>,
-    workers: PodWorkers<Executor>,
-    stop: CancellationToken,
-) {
-    while let Some(Ok(())) = stop.run_until_cancelled(state.changed()).await {
-        workers.wake_all();
-    }
-}
-
-fn socket(address: &str, port: i32) -> anyhow::Result<SocketAddr> {
-    let ip: IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
-    let port = u16::try_from(port).with_context(|| format!("{port} is no port"))?;
-    Ok(SocketAddr::new(ip, port))
-}
-
-async fn serve_healthz(
-    effective: &Effective,
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-    checks: HealthChecks,
-) -> anyhow::Result<()> {
-    let config = &effective.config;
-    if config.healthz_port <= 0 {
-        return Ok(());
-    }
-    let address = socket(&config.healthz_bind_address, config.healthz_port)?;
-    let listener = BoundListener::bind(address).await.context("starting the healthz server")?;
-    tasks.spawn(HealthzServer::new(checks).run(listener, stop.clone()));
-    Ok(())
-}
-
-async fn serve_api(
-    effective: &Effective,
-    node: &Node,
-    clock: &Clock,
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-    state: Arc<ServerState>,
-    checks: HealthChecks,
-) -> anyhow::Result<()> {
-    let config = &effective.config;
-    if config.enable_server {
-        let listener = BoundListener::bind(socket(&config.address, config.port)?)
-            .await
-            .context("starting the server")?;
-        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let files = match (path(&config.tls_cert_file), path(&config.tls_private_key_file)) {
-            (Some(certificate), Some(key)) => TlsFiles::Given { certificate, key },
-            _ => TlsFiles::SelfSigned {
-                directory: effective.options.cert_dir.clone(),
-                hostname: node.name.clone(),
-            },
-        };
-        let options = TlsOptions {
-            files,
-            min_version: match config.tls_min_version.as_str() {
-                "VersionTLS13" => MinTlsVersion::Tls13,
-                _ => MinTlsVersion::Tls12,
-            },
-            cipher_suites: config.tls_cipher_suites.clone(),
-            client_ca_file: path(&config.authentication.x509.client_ca_file),
-        };
-        let now = clock.now();
-        let tls = tokio::task::spawn_blocking(move || ServingTls::load(options, now)).await??;
-        let access = Access {
-            anonymous: config.authentication.anonymous.enabled,
-            authorization: match config.authorization.mode.as_str() {
-                "AlwaysAllow" => Authorization::AlwaysAllow,
-                _ => Authorization::WebhookWithoutApiServer,
-            },
-        };
-        let server = KubeletServer::new(state.clone(), checks.clone(), access, tls);
-        tasks.spawn(server.run(listener, stop.clone()));
-    }
-    if config.read_only_port > 0 {
-        let listener = BoundListener::bind(socket(&config.address, config.read_only_port)?)
-            .await
-            .context("starting the read-only server")?;
-        tasks.spawn(ReadOnlyServer::new(state, checks).run(listener, stop.clone()));
-    }
-    Ok(())
-}
-
-/// Tells systemd that the kubelet is ready, and that it lives as long as its loops turn.
-fn notify_supervisor(
-    stop: &CancellationToken,
-    tasks: &TaskTracker,
-    sync_loop: &SyncLoopCheck,
-    pleg: &PlegCheck,
-) {
+/// Tells systemd that the kubelet is ready once it has looked at the runtime, and then that it lives
+/// as long as its loops turn.
+async fn tell_supervisor(view: KubeletView) {
+    view.pleg().relisted_once().await;
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::debug!(error = %error, "Nobody to tell that the kubelet is ready");
     }
     let Some(period) = sd_notify::watchdog_enabled() else { return };
-    let (sync_loop, pleg, stop) = (sync_loop.clone(), pleg.clone(), stop.clone());
-    tasks.spawn(stop.run_until_cancelled_owned(async move {
-        let mut ticks = tokio::time::interval(period / 2);
-        loop {
-            ticks.tick().await;
-            let turning = sync_loop.get().is_none_or(|health| health.check().is_ok());
-            let listing = pleg.get().is_none_or(|pleg| pleg.health() == PlegHealth::Healthy);
-            if !turning || !listing {
-                tracing::error!(turning, listing, "Unhealthy, not telling the watchdog");
-                continue;
-            }
-            if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]) {
-                tracing::warn!(error = %error, "Could not tell the watchdog");
-            }
+    let mut ticks = tokio::time::interval(period / 2);
+    loop {
+        ticks.tick().await;
+        let turning = view.sync_loop().check().is_ok();
+        let listing = view.pleg().health() == PlegHealth::Healthy;
+        if !turning || !listing {
+            tracing::error!(turning, listing, "Unhealthy, not telling the watchdog");
+            continue;
         }
-    }));
+        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]) {
+            tracing::warn!(error = %error, "Could not tell the watchdog");
+        }
+    }
 }

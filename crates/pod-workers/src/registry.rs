@@ -1,4 +1,4 @@
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use rubelet_pod_lifecycle::{BackOffSettings, PodEvent, PodState, Stage, StopCause};
 use rubelet_types::{Clock, PodFullName, PodRef, PodSnapshot, PodUid, is_static_pod, pod_ref};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mailbox::Mailbox;
@@ -51,7 +52,8 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Registry {
-    entries: HashMap<PodUid, Entry>,
+    /// In the order of uids, so that whoever goes through all of them does so in one order.
+    entries: BTreeMap<PodUid, Entry>,
     /// Which static pod holds a full name, and who waits for it, in order.
     holders: HashMap<PodFullName, PodUid>,
     queues: HashMap<PodFullName, VecDeque<PodUid>>,
@@ -70,6 +72,7 @@ struct Shared<P> {
     back_off: BackOffSettings,
     registry: Mutex<Registry>,
     tasks: TaskTracker,
+    abort: CancellationToken,
 }
 
 impl<P> Clone for PodWorkers<P> {
@@ -88,6 +91,7 @@ impl<P: PodPort> PodWorkers<P> {
                 back_off,
                 registry: Mutex::default(),
                 tasks: TaskTracker::new(),
+                abort: CancellationToken::new(),
             }),
         }
     }
@@ -223,6 +227,11 @@ impl<P: PodPort> PodWorkers<P> {
         self.shared.tasks.wait().await;
     }
 
+    /// Ends all workers, and the actions they have begun, at once and wherever they are.
+    pub fn abort(&self) {
+        self.shared.abort.cancel();
+    }
+
     fn insert(
         &self,
         registry: &mut Registry,
@@ -261,12 +270,13 @@ impl<P: PodPort> PodWorkers<P> {
             },
         );
         let workers = self.clone();
-        self.shared.tasks.spawn(async move {
+        let abort = self.shared.abort.clone();
+        self.shared.tasks.spawn(abort.run_until_cancelled_owned(async move {
             let gone = worker.run(|pod| workers.release_name(pod)).await;
             if gone {
                 workers.forget(&pod);
             }
-        });
+        }));
         mailbox
     }
 

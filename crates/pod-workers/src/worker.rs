@@ -10,6 +10,7 @@ use rubelet_pod_lifecycle::{
     ProbeLookup, decide,
 };
 use rubelet_types::{Clock, ContainerId, PodRef, PodSnapshot, ProbeKind, ProbeResult};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::{Mailbox, Outcome};
@@ -40,6 +41,8 @@ pub(crate) struct Worker<P> {
     /// The actions in flight: their generation and how to cancel them.
     running: HashMap<ActionKey, (u64, CancellationToken)>,
     generations: u64,
+    /// The tasks of actions and looks; they end with the worker.
+    tasks: JoinSet<()>,
     look: Look,
     /// What was last told, so that events are told once.
     told_waiting: Vec<(String, Timestamp)>,
@@ -82,6 +85,7 @@ impl<P: PodPort> Worker<P> {
             published,
             running: HashMap::new(),
             generations: 0,
+            tasks: JoinSet::new(),
             look: Look::Idle { failures: 0 },
             told_waiting: Vec::new(),
             told_problem: None,
@@ -109,7 +113,9 @@ impl<P: PodPort> Worker<P> {
         }
     }
 
-    async fn wait(&self, wake_at: Option<Timestamp>) {
+    async fn wait(&mut self, wake_at: Option<Timestamp>) {
+        // What has ended has told so through the mailbox.
+        while self.tasks.try_join_next().is_some() {}
         let Some(wake_at) = wake_at else { return self.mailbox.notified().await };
         let delay = Duration::try_from(wake_at.duration_since(self.clock.now()))
             .unwrap_or(Duration::ZERO)
@@ -212,7 +218,7 @@ impl<P: PodPort> Worker<P> {
             action,
         };
         let (port, mailbox, clock) = (self.port.clone(), self.mailbox.clone(), self.clock.clone());
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             // A panic in an action is a failed action, not a worker that waits for ever.
             let outcome = AssertUnwindSafe(port.run(order, token))
                 .catch_unwind()
@@ -237,7 +243,7 @@ impl<P: PodPort> Worker<P> {
         self.look = Look::InFlight { failures };
         let (port, mailbox) = (self.port.clone(), self.mailbox.clone());
         let pod = self.state.pod_ref().clone();
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             match AssertUnwindSafe(port.look(&pod)).catch_unwind().await {
                 Ok(Ok(snapshot)) => mailbox.observed(snapshot),
                 Ok(Err(message)) => mailbox.look_failed(message),

@@ -140,15 +140,17 @@ impl Faults {
         actions
     }
 
-    /// Lets strike what waits for this call. `crash` takes the runtime down.
+    /// Lets strike what waits for this call. `tell` hears of it, `crash` takes the runtime down.
     pub(crate) async fn strike(
         &self,
         rpc: Rpc,
         moment: Moment,
         subjects: &[String],
+        tell: impl Fn(&FaultAction),
         crash: impl Fn(Option<Duration>),
     ) -> Result<(), Status> {
         for action in self.draw(rpc, moment, subjects) {
+            tell(&action);
             match action {
                 FaultAction::Error(code, message) => return Err(Status::new(code, message)),
                 FaultAction::Delay(duration) => tokio::time::sleep(duration).await,
@@ -173,7 +175,7 @@ mod tests {
     }
 
     async fn strikes(faults: &Faults, rpc: Rpc, moment: Moment, subject: &str) -> bool {
-        faults.strike(rpc, moment, &[subject.to_owned()], |_| {}).await.is_err()
+        faults.strike(rpc, moment, &[subject.to_owned()], |_| {}, |_| {}).await.is_err()
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@
 
 pub mod contract;
 mod faults;
+mod happening;
 mod image_service;
 mod images;
 mod inspect;
@@ -26,6 +27,7 @@ mod state;
 mod stats;
 
 pub use faults::{Fault, FaultAction, Moment};
+pub use happening::{ContainerChange, Happening, Observer, SandboxChange};
 pub use images::Pull;
 pub use inspect::{ContainerView, Inventory, SandboxView, Violation};
 pub use options::{FakeOptions, tokio_clock};

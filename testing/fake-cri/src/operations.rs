@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 use crate::FakeRuntime;
-use crate::faults::Moment;
+use crate::faults::{FaultAction, Moment};
+use crate::happening::{ContainerChange, Happening, SandboxChange};
 use crate::process::{self, ContainerLog, Signal};
 use crate::script::Script;
 use crate::state::{Process, State};
@@ -55,9 +56,21 @@ impl FakeRuntime {
         }
     }
 
+    fn arrived(&self, rpc: Rpc, subjects: &[String]) {
+        self.shared.count_call(rpc);
+        self.tell(|| Happening::Call { rpc, about: subjects.to_vec() });
+    }
+
     async fn strike(&self, rpc: Rpc, moment: Moment, subjects: &[String]) -> Result<(), Status> {
         let crash = |back_after| self.crash_for(back_after);
-        self.shared.faults.strike(rpc, moment, subjects, crash).await
+        let tell = |action: &FaultAction| {
+            self.tell(|| Happening::Fault {
+                rpc,
+                about: subjects.to_vec(),
+                action: action.clone(),
+            });
+        };
+        self.shared.faults.strike(rpc, moment, subjects, tell, crash).await
     }
 
     /// One call: what waits for it strikes before and after `effect`.
@@ -67,7 +80,7 @@ impl FakeRuntime {
         subjects: Vec<String>,
         effect: impl Future<Output = Result<T, Status>>,
     ) -> Result<tonic::Response<T>, Status> {
-        self.shared.count_call(rpc);
+        self.arrived(rpc, &subjects);
         self.strike(rpc, Moment::BeforeEffect, &subjects).await?;
         let answer = effect.await?;
         self.strike(rpc, Moment::AfterEffect, &subjects).await?;
@@ -83,7 +96,7 @@ impl FakeRuntime {
         subjects: &[String],
         create: impl FnOnce(&mut State, &str) -> Result<(), Status>,
     ) -> Result<String, Status> {
-        self.shared.count_call(rpc);
+        self.arrived(rpc, subjects);
         let id = self.shared.change(|state| {
             let id = state.new_id();
             state.reserve(kind, name, &id).map(|()| id)
@@ -115,6 +128,7 @@ impl FakeRuntime {
                 state.add_sandbox(id, config, runtime_handler, clock.now())
             })
             .await?;
+        self.tell_sandbox(&id, SandboxChange::Ready);
         self.emit(v1::ContainerEventType::ContainerStartedEvent, &id);
         self.strike(Rpc::RunPodSandbox, Moment::AfterEffect, &subjects).await?;
         Ok(v1::RunPodSandboxResponse { pod_sandbox_id: id })
@@ -146,6 +160,7 @@ impl FakeRuntime {
                 state.add_container(id, &pod_sandbox_id, config, &clock)
             })
             .await?;
+        self.tell_container(&id, ContainerChange::Created);
         self.strike(Rpc::CreateContainer, Moment::AfterEffect, &subjects).await?;
         Ok(v1::CreateContainerResponse { container_id: id })
     }
@@ -162,6 +177,7 @@ impl FakeRuntime {
         if let Some(message) = failed {
             let now = self.shared.options.clock.now();
             self.shared.change(|state| state.set_exited_as(id, 128, "StartError", &message, now));
+            self.tell_container(id, ContainerChange::Exited(128));
             return Err(Status::unknown(message));
         }
         let (signals, receiver) = mpsc::channel(PENDING_SIGNALS);
@@ -169,6 +185,7 @@ impl FakeRuntime {
         let process = Process { signals, ended: watch_end };
         let now = self.shared.options.clock.now();
         self.shared.change(|state| state.set_running(id, process, now));
+        self.tell_container(id, ContainerChange::Started);
         self.emit(v1::ContainerEventType::ContainerStartedEvent, id);
         self.spawn_process(id.to_owned(), script, log, receiver, ended);
         Ok(())
@@ -196,6 +213,7 @@ impl FakeRuntime {
             });
             ended.send_replace(true);
             if was_running {
+                runtime.tell_container(&id, ContainerChange::Exited(exit.code));
                 runtime.emit(v1::ContainerEventType::ContainerStoppedEvent, &id);
             }
         });
@@ -208,6 +226,7 @@ impl FakeRuntime {
         // Both the signal and the wait fail for a process that has ended, which is what is wanted.
         if let Ok(seconds @ 1..) = u64::try_from(seconds) {
             if self.shared.change(|state| state.note_stop_signal(id)) {
+                self.tell_container(id, ContainerChange::StopSignal);
                 let _ = process.signals.send(Signal::Stop).await;
             }
             let ended = process.ended.wait_for(|ended| *ended);
@@ -215,18 +234,21 @@ impl FakeRuntime {
                 return;
             }
         }
+        self.tell_container(id, ContainerChange::KillSignal);
         let _ = process.signals.send(Signal::Kill).await;
         let _ = process.ended.wait_for(|ended| *ended).await;
     }
 
     pub(crate) async fn do_remove_container(&self, id: &str) {
         self.do_stop_container(id, 0).await;
+        let gone = self.container_changed(id, ContainerChange::Removed);
         let removed = self.shared.change(|state| {
             let sandbox_id = state.containers.get(id).map(|c| c.sandbox_id.clone());
             state.remove_container(id);
             sandbox_id
         });
         if let Some(sandbox_id) = removed {
+            self.tell(|| gone);
             self.emit_about(v1::ContainerEventType::ContainerDeletedEvent, id, &sandbox_id);
         }
     }
@@ -236,6 +258,7 @@ impl FakeRuntime {
         let stops = containers.iter().map(|container| self.do_stop_container(container, 0));
         futures_util::future::join_all(stops).await;
         if self.shared.change(|state| state.stop_sandbox(id)) {
+            self.tell_sandbox(id, SandboxChange::NotReady);
             self.emit(v1::ContainerEventType::ContainerStoppedEvent, id);
         }
     }
@@ -246,7 +269,9 @@ impl FakeRuntime {
         for container in containers {
             self.do_remove_container(&container).await;
         }
+        let gone = self.sandbox_changed(id, SandboxChange::Removed);
         if self.shared.change(|state| state.remove_sandbox(id)) {
+            self.tell(|| gone);
             self.emit_about(v1::ContainerEventType::ContainerDeletedEvent, id, id);
         }
     }

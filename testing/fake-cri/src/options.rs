@@ -5,6 +5,8 @@ use rubelet_cri::v1;
 use rubelet_types::Clock;
 use tokio::time::Instant;
 
+use crate::Observer;
+
 /// What kind of runtime this one pretends to be.
 #[derive(Clone, Debug)]
 pub struct FakeOptions {
@@ -31,6 +33,8 @@ pub struct FakeOptions {
     /// Base of the addresses that Exec, Attach and PortForward answer with; without it there is no
     /// streaming server, and they fail.
     pub streaming_url: Option<String>,
+    /// Is told everything that happens.
+    pub observer: Option<Observer>,
     /// Seed of everything that is random: ids, and faults with a probability.
     pub seed: u64,
 }
@@ -49,6 +53,7 @@ impl Default for FakeOptions {
             first_pod_ip: Ipv4Addr::new(10, 88, 0, 1),
             pod_ips: 1024,
             streaming_url: None,
+            observer: None,
             seed: 1,
         }
     }

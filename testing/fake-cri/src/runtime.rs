@@ -9,12 +9,13 @@ use tokio::time::timeout;
 
 use crate::FakeOptions;
 use crate::faults::{Fault, Faults};
+use crate::happening::{ContainerChange, Happening, SandboxChange};
 use crate::images::{Pull, image};
 use crate::inspect::{Inventory, Violation};
 use crate::process::Signal;
-use crate::script::{KILLED, Script};
+use crate::script::{ExecAnswer, KILLED, Script};
 use crate::server::Power;
-use crate::state::{Process, State};
+use crate::state::{Process, State, pod_uid};
 
 /// Events that a slow subscriber may lag behind before it loses some.
 const EVENT_BACKLOG: usize = 1024;
@@ -163,21 +164,26 @@ impl FakeRuntime {
     pub fn reboot(&self) -> std::io::Result<()> {
         self.crash();
         let clock = &self.shared.options.clock;
-        self.shared.change(|state| {
+        let (ended, stopped) = self.shared.change(|state| {
             let running = state.containers.values().filter(|container| container.is_running());
             let running: Vec<_> = running.map(|container| container.id.clone()).collect();
-            for id in running {
-                if let Some(process) = state.process_of(&id) {
+            for id in &running {
+                if let Some(process) = state.process_of(id) {
                     // It ends below in any case; this ends its script too.
                     let _ = process.signals.try_send(Signal::Die(255));
                 }
-                state.set_exited_as(&id, 255, "Unknown", "", clock.now());
+                state.set_exited_as(id, 255, "Unknown", "", clock.now());
             }
-            let sandboxes: Vec<_> = state.sandboxes.keys().cloned().collect();
-            for id in sandboxes {
-                state.stop_sandbox(&id);
-            }
+            let mut sandboxes: Vec<_> = state.sandboxes.keys().cloned().collect();
+            sandboxes.retain(|id| state.stop_sandbox(id));
+            (running, sandboxes)
         });
+        for id in ended {
+            self.tell_container(&id, ContainerChange::Exited(255));
+        }
+        for id in stopped {
+            self.tell_sandbox(&id, SandboxChange::NotReady);
+        }
         self.restart()
     }
 
@@ -194,7 +200,35 @@ impl FakeRuntime {
     /// A container vanishes behind everybody's back.
     pub fn lose_container(&self, container_id: &str) -> bool {
         self.kill_process(container_id, KILLED);
-        self.shared.change(|state| state.remove_container(container_id))
+        let gone = self.container_changed(container_id, ContainerChange::Removed);
+        let lost = self.shared.change(|state| state.remove_container(container_id));
+        if lost {
+            self.tell(|| gone);
+        }
+        lost
+    }
+
+    /// The process that holds a sandbox's namespaces dies, as if somebody on the node had killed
+    /// it. The containers in it live on. False if there is no such ready sandbox.
+    pub fn kill_sandbox(&self, sandbox_id: &str) -> bool {
+        let killed = self.shared.change(|state| state.stop_sandbox(sandbox_id));
+        if killed {
+            self.tell_sandbox(sandbox_id, SandboxChange::NotReady);
+            self.emit(v1::ContainerEventType::ContainerStoppedEvent, sandbox_id);
+        }
+        killed
+    }
+
+    /// What an exec of `command` in containers `name` answers from now on, whatever their scripts
+    /// say.
+    pub fn set_exec(&self, name: &str, command: &[&str], answer: ExecAnswer) {
+        let key = (name.to_owned(), command.iter().map(|word| (*word).to_owned()).collect());
+        self.shared.change(|state| state.execs.insert(key, answer));
+    }
+
+    /// While set, container events are lost on their way.
+    pub fn set_events_lost(&self, lost: bool) {
+        self.shared.change(|state| state.events_lost = lost);
     }
 
     // ---- Looking ----
@@ -250,6 +284,48 @@ impl FakeRuntime {
         calls.get(&rpc).copied().unwrap_or(0)
     }
 
+    // ---- Telling ----
+
+    /// Tells the observer, if there is one.
+    pub(crate) fn tell(&self, happening: impl FnOnce() -> Happening) {
+        if let Some(observer) = &self.shared.options.observer {
+            observer.tell(&happening());
+        }
+    }
+
+    pub(crate) fn tell_container(&self, id: &str, change: ContainerChange) {
+        let happening = self.container_changed(id, change);
+        self.tell(|| happening);
+    }
+
+    pub(crate) fn container_changed(&self, id: &str, change: ContainerChange) -> Happening {
+        let state = self.shared.state();
+        let container = state.containers.get(id);
+        let uid = container.and_then(|container| pod_uid(&container.config.labels));
+        Happening::Container {
+            id: id.to_owned(),
+            pod_uid: uid.unwrap_or_default().to_owned(),
+            name: container.map_or("", |container| container.name()).to_owned(),
+            change,
+        }
+    }
+
+    pub(crate) fn tell_sandbox(&self, id: &str, change: SandboxChange) {
+        let happening = self.sandbox_changed(id, change);
+        self.tell(|| happening);
+    }
+
+    pub(crate) fn sandbox_changed(&self, id: &str, change: SandboxChange) -> Happening {
+        let state = self.shared.state();
+        let sandbox = state.sandboxes.get(id);
+        let uid = sandbox.and_then(|sandbox| pod_uid(&sandbox.config.labels));
+        Happening::Sandbox {
+            id: id.to_owned(),
+            pod_uid: uid.unwrap_or_default().to_owned(),
+            change,
+        }
+    }
+
     // ---- Events ----
 
     /// Tells subscribers of something that happened to a container or sandbox.
@@ -281,6 +357,9 @@ impl FakeRuntime {
                     .collect(),
             }
         };
+        if self.shared.state().events_lost {
+            return;
+        }
         // Nobody may be listening.
         let _ = self.shared.events.send(event);
     }

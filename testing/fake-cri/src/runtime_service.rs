@@ -8,6 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tonic::{Request, Response, Status};
 
 use crate::FakeRuntime;
+use crate::happening::Happening;
 use crate::state::{Container, Sandbox, selected};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -78,8 +79,16 @@ impl FakeRuntime {
     }
 
     async fn exec_in(&self, request: v1::ExecSyncRequest) -> Result<v1::ExecSyncResponse, Status> {
+        let (id, command) = (request.container_id.clone(), request.cmd.clone());
+        let ended = self.try_exec(request).await;
+        let exit_code = ended.as_ref().ok().map(|answer| answer.exit_code);
+        self.tell(|| Happening::Exec { id, command, exit_code });
+        ended
+    }
+
+    async fn try_exec(&self, request: v1::ExecSyncRequest) -> Result<v1::ExecSyncResponse, Status> {
         let v1::ExecSyncRequest { container_id: id, cmd, timeout } = request;
-        let (script, mut process) = {
+        let (script, set, mut process) = {
             let state = self.shared.state();
             let container = state.container(&id)?;
             let process = state.process_of(&id).ok_or_else(|| {
@@ -88,10 +97,11 @@ impl FakeRuntime {
                     container.state().as_str_name()
                 ))
             })?;
-            (container.script.clone(), process)
+            let set = state.execs.get(&(container.name().to_owned(), cmd.clone())).cloned();
+            (container.script.clone(), set, process)
         };
         let program = cmd.first().cloned().unwrap_or_default();
-        let answer = script.answer_exec(&cmd).ok_or_else(|| {
+        let answer = set.or_else(|| script.answer_exec(&cmd)).ok_or_else(|| {
             Status::unknown(format!(
                 "failed to exec in container: failed to start exec: OCI runtime exec failed: exec \
                  failed: unable to start container process: exec: {program:?}: executable file \

@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use crate::images::Images;
 use crate::inspect::Violation;
 use crate::process::{ContainerLog, Exit, Signal};
-use crate::script::Script;
+use crate::script::{ExecAnswer, Script};
 use crate::{FakeOptions, ScriptMatch};
 
 #[derive(Debug)]
@@ -223,6 +223,9 @@ pub(crate) struct State {
     pub(crate) pod_cidr: String,
     pub(crate) scripts: Vec<(ScriptMatch, Script)>,
     pub(crate) violations: Vec<Violation>,
+    /// By container name and command.
+    pub(crate) execs: BTreeMap<(String, Vec<String>), ExecAnswer>,
+    pub(crate) events_lost: bool,
     /// Name to the id that has it or is being created with it.
     names: BTreeMap<String, String>,
     used_ips: BTreeSet<Ipv4Addr>,
@@ -244,6 +247,8 @@ impl State {
             pod_cidr: String::new(),
             scripts: Vec::new(),
             violations: Vec::new(),
+            execs: BTreeMap::new(),
+            events_lost: false,
             names: BTreeMap::new(),
             used_ips: BTreeSet::new(),
             first_pod_ip: options.first_pod_ip,

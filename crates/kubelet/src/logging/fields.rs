@@ -35,7 +35,9 @@ impl Fields {
 
     fn set(&mut self, field: &Field, value: FieldValue) {
         match (field.name(), value) {
-            ("message", FieldValue::Text(text)) => self.message = text,
+            // The message comes first. A field of that name after it is one of klog's own, as the
+            // text of an event is.
+            ("message", FieldValue::Text(text)) if self.message.is_empty() => self.message = text,
             ("error" | "err", FieldValue::Text(text)) => self.error = Some(text),
             (name, value) => match self.others.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, known)) => *known = value,

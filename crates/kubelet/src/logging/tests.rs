@@ -95,6 +95,13 @@ fn text_lines_look_like_klog() {
 }
 
 #[test]
+fn a_field_may_be_called_message() {
+    let written = text(|_| info!(reason = "Pulled", message = "it is there", "Event occurred"));
+    let end = "\"Event occurred\" reason=\"Pulled\" message=\"it is there\"\n";
+    assert!(written.ends_with(end), "{written}");
+}
+
+#[test]
 fn no_value_can_fake_a_line() {
     let lines = text(|_| {
         info!(value = "a\"b\\\t\u{1b}[0m\u{202e}é", many = "one\ntwo\n", "first\nE1130 fake");

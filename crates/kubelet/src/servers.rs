@@ -1,0 +1,94 @@
+//! Opens the ports and puts the servers behind them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rubelet_config::Effective;
+use rubelet_server::{
+    Access, Authorization, BoundListener, HealthChecks, HealthzServer, KubeletServer,
+    MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
+};
+use rubelet_types::Clock;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::node::Node;
+use crate::server_state::ServerState;
+
+fn socket(address: &str, port: i32) -> anyhow::Result<SocketAddr> {
+    let ip: IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
+    let port = u16::try_from(port).with_context(|| format!("{port} is no port"))?;
+    Ok(SocketAddr::new(ip, port))
+}
+
+/// Opens the health port.
+pub(crate) async fn serve_healthz(
+    effective: &Effective,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+    checks: HealthChecks,
+) -> anyhow::Result<()> {
+    let config = &effective.config;
+    if config.healthz_port <= 0 {
+        return Ok(());
+    }
+    let address = socket(&config.healthz_bind_address, config.healthz_port)?;
+    let listener = BoundListener::bind(address).await.context("starting the healthz server")?;
+    tasks.spawn(HealthzServer::new(checks).run(listener, stop.clone()));
+    Ok(())
+}
+
+/// Opens the API's ports.
+pub(crate) async fn serve_api(
+    effective: &Effective,
+    node: &Node,
+    clock: &Clock,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+    state: Arc<ServerState>,
+    checks: HealthChecks,
+) -> anyhow::Result<()> {
+    let config = &effective.config;
+    if config.enable_server {
+        let listener = BoundListener::bind(socket(&config.address, config.port)?)
+            .await
+            .context("starting the server")?;
+        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let files = match (path(&config.tls_cert_file), path(&config.tls_private_key_file)) {
+            (Some(certificate), Some(key)) => TlsFiles::Given { certificate, key },
+            _ => TlsFiles::SelfSigned {
+                directory: effective.options.cert_dir.clone(),
+                hostname: node.name.clone(),
+            },
+        };
+        let options = TlsOptions {
+            files,
+            min_version: match config.tls_min_version.as_str() {
+                "VersionTLS13" => MinTlsVersion::Tls13,
+                _ => MinTlsVersion::Tls12,
+            },
+            cipher_suites: config.tls_cipher_suites.clone(),
+            client_ca_file: path(&config.authentication.x509.client_ca_file),
+        };
+        let now = clock.now();
+        let tls = tokio::task::spawn_blocking(move || ServingTls::load(options, now)).await??;
+        let access = Access {
+            anonymous: config.authentication.anonymous.enabled,
+            authorization: match config.authorization.mode.as_str() {
+                "AlwaysAllow" => Authorization::AlwaysAllow,
+                _ => Authorization::WebhookWithoutApiServer,
+            },
+        };
+        let server = KubeletServer::new(state.clone(), checks.clone(), access, tls);
+        tasks.spawn(server.run(listener, stop.clone()));
+    }
+    if config.read_only_port > 0 {
+        let listener = BoundListener::bind(socket(&config.address, config.read_only_port)?)
+            .await
+            .context("starting the read-only server")?;
+        tasks.spawn(ReadOnlyServer::new(state, checks).run(listener, stop.clone()));
+    }
+    Ok(())
+}

@@ -1,0 +1,407 @@
+//! The composition root: all managers, wired together on what the environment gives.
+//!
+//! [`assemble`] only builds: it spawns nothing and does no I/O. [`Kubelet::run`] is everything that
+//! lives, in one future: whoever drops it has killed the kubelet, as surely as SIGKILL would.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Pod;
+use rubelet_checkpoint::PodStatusStore;
+use rubelet_config::Effective;
+use rubelet_container_http::ContainerClient;
+use rubelet_container_manager::{CgroupDriver, ContainerManager};
+use rubelet_cri::CriClient;
+use rubelet_image_manager::{AnonymousPulls, ImageManager};
+use rubelet_linux::Host;
+use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
+use rubelet_pod_runtime::PodRuntime;
+use rubelet_pod_sources::{PodChange, PodChanges, PodConfig, PodOperation as SourceOperation};
+use rubelet_pod_status::NodeFacts;
+use rubelet_pod_workers::{PodWorkers, RecordedDecision, WorkerSummary};
+use rubelet_probe_manager::{ProbeManager, ProbeUpdates, Prober};
+use rubelet_status_manager::StatusManager;
+use rubelet_sync_loop::{PodOperation, SyncLoop, SyncLoopHealth, SyncLoopInputs, SyncLoopSettings};
+use rubelet_types::{
+    Clock, EventObject, EventRecorder, NodePaths, PodSnapshot, PodUid, ProbeUpdate,
+};
+use rubelet_volume_manager::{MountPort, VolumeManager, VolumeManagerConfig};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::{Executor, RuntimeExec};
+use crate::node::Node;
+use crate::pods::DesiredPods;
+use crate::runtime_state::{RuntimeState, watch_runtime};
+use crate::settings;
+use crate::sync_handler::KubeletHandler;
+use crate::version::KUBERNETES_MINOR;
+
+/// Capacity of the channels into the sync loop.
+const EVENT_CAPACITY: usize = 1000;
+
+/// What a kubelet stands on: everything that differs between a node and a simulation of one.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// What was configured.
+    pub effective: &'a Effective,
+    /// The node's name and addresses.
+    pub node: Node,
+    /// Where its files are.
+    pub paths: NodePaths,
+    /// The wall clock.
+    pub clock: Clock,
+    /// Where events go.
+    pub events: EventRecorder,
+    /// The container runtime.
+    pub cri: CriClient,
+    /// The name by which the runtime introduced itself; it prefixes container ids.
+    pub runtime_name: String,
+    /// Keeps cgroups, and was started (see [`start_container_manager`]).
+    pub container_manager: Arc<ContainerManager>,
+    /// Mounts volumes.
+    pub mounts: Arc<dyn MountPort>,
+    /// The sources of pods, and what comes out of them.
+    pub sources: (PodConfig, PodChanges),
+    /// How many sandbox creations, container starts and volumes are worked on at once.
+    pub concurrent_starts: usize,
+    /// When the process started.
+    pub started: Instant,
+}
+
+/// Makes the cgroups above pods on the machine `host`.
+///
+/// # Errors
+///
+/// The machine or the configuration is unfit; a kubelet ends then.
+pub async fn start_container_manager(
+    effective: &Effective,
+    driver: CgroupDriver,
+    host: Host,
+    events: EventRecorder,
+) -> anyhow::Result<Arc<ContainerManager>> {
+    let manager =
+        ContainerManager::new(settings::container_manager(effective, driver), host, events);
+    manager.start().await.context("failed to start ContainerManager")?;
+    Ok(Arc::new(manager))
+}
+
+/// The sources of pods that are configured.
+///
+/// # Errors
+///
+/// `staticPodURL` is no URL.
+pub fn pod_sources(
+    effective: &Effective,
+    node: &Node,
+    clock: Clock,
+    events: EventRecorder,
+) -> anyhow::Result<(PodConfig, PodChanges)> {
+    Ok(PodConfig::new(settings::pod_sources(effective, node), clock, events)?)
+}
+
+/// A kubelet that was built and does not run yet.
+#[derive(Debug)]
+pub struct Kubelet {
+    view: KubeletView,
+    handler: Arc<KubeletHandler>,
+    pleg: Pleg<Executor>,
+    lifecycle: mpsc::Receiver<PodLifecycleEvent>,
+    runtime_state: watch::Sender<RuntimeState>,
+    probe_updates: ProbeUpdates,
+    sync_loop: SyncLoop<KubeletHandler>,
+    into_sync_loop: IntoSyncLoop,
+    pod_config: PodConfig,
+    changes: mpsc::Receiver<PodChange>,
+}
+
+/// The senders' side of the sync loop's inputs.
+#[derive(Debug)]
+struct IntoSyncLoop {
+    config: mpsc::Sender<(PodOperation, Vec<Arc<Pod>>)>,
+    pod_lifecycle: mpsc::Sender<PodSnapshot>,
+    probes: mpsc::Sender<ProbeUpdate>,
+    /// No device plugin speaks yet; the loop listens all the same.
+    _container_manager: mpsc::Sender<PodUid>,
+}
+
+/// What may be seen of a kubelet from outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct KubeletView {
+    workers: PodWorkers<Executor>,
+    desired: Arc<DesiredPods>,
+    statuses: StatusManager,
+    pleg: PlegHandle,
+    sync_loop: SyncLoopHealth,
+    cri: CriClient,
+}
+
+impl KubeletView {
+    /// All pod workers.
+    pub fn workers(&self) -> Vec<WorkerSummary> {
+        self.workers.summaries()
+    }
+
+    /// The last decisions about a pod, oldest first.
+    pub fn decisions(&self, uid: &PodUid) -> Vec<RecordedDecision> {
+        self.workers.decisions(uid)
+    }
+
+    /// The pods that sources want, with the statuses in force.
+    pub fn pods(&self) -> Vec<Pod> {
+        self.statuses.pods_with_status(self.desired.all())
+    }
+
+    /// The container runtime.
+    pub(crate) fn cri(&self) -> &CriClient {
+        &self.cri
+    }
+
+    /// Whether the runtime is listed regularly.
+    pub fn pleg(&self) -> &PlegHandle {
+        &self.pleg
+    }
+
+    /// Whether the sync loop turns.
+    pub fn sync_loop(&self) -> &SyncLoopHealth {
+        &self.sync_loop
+    }
+}
+
+/// Builds a kubelet. Nothing is spawned and nothing read.
+pub fn assemble(parts: Parts<'_>) -> Kubelet {
+    let Parts { effective, node, paths, clock, events, cri, .. } = parts;
+    let config = &effective.config;
+    let (runtime_state, runtime_state_rx) = watch::channel(RuntimeState::default());
+    let http = ContainerClient::new(KUBERNETES_MINOR);
+    let gates = rubelet_pod_status::Gates::default();
+    let (statuses, _standalone_reports_to_nobody) = StatusManager::new(clock.clone(), gates);
+    let status_store = PodStatusStore::new(&paths, tokio::runtime::Handle::current());
+    let (probes, probe_updates) = ProbeManager::new(
+        Prober::new(RuntimeExec(cri.clone()), http.clone()),
+        clock.clone(),
+        events.clone(),
+        parts.started,
+    );
+    let executor = Arc::new(Executor {
+        runtime: Arc::new(PodRuntime::new(
+            cri.clone(),
+            http,
+            paths.clone(),
+            settings::pod_runtime(effective, &node, parts.concurrent_starts),
+            (!config.resolv_conf.is_empty()).then(|| PathBuf::from(&config.resolv_conf)),
+            events.clone(),
+            clock.clone(),
+        )),
+        images: ImageManager::new(
+            &settings::image_manager(config),
+            cri.clone(),
+            AnonymousPulls,
+            events.clone(),
+            clock.clone(),
+        ),
+        volumes: VolumeManager::new(
+            VolumeManagerConfig {
+                paths: paths.clone(),
+                allocatable_memory: allocatable_memory(&parts.container_manager),
+                operations_at_once: parts.concurrent_starts,
+            },
+            parts.mounts,
+            events.clone(),
+        ),
+        container_manager: parts.container_manager,
+        probes,
+        statuses: statuses.clone(),
+        status_store,
+        runtime_state: runtime_state_rx,
+        paths,
+        node_facts: NodeFacts {
+            host_ips: node.host_ips(),
+            runtime_name: parts.runtime_name,
+            recursive_read_only_mounts: false,
+        },
+        node,
+        gates,
+        events,
+        clock: clock.clone(),
+        memory: std::sync::Mutex::default(),
+    });
+    let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
+    let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
+    let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
+    let desired = Arc::new(DesiredPods::default());
+    let handler = Arc::new(KubeletHandler {
+        executor,
+        workers: workers.clone(),
+        desired: desired.clone(),
+        pleg: pleg.handle(),
+        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        last_deep_clean: Mutex::new(None),
+    });
+    let (pod_config, PodChanges { changes, ready }) = parts.sources;
+    let (into_sync_loop, inputs) = sync_loop_channels(ready);
+    let sync_loop = SyncLoop::new(
+        handler.clone(),
+        inputs,
+        SyncLoopSettings {
+            sync_frequency: config.sync_frequency.as_duration(),
+            ..SyncLoopSettings::default()
+        },
+    );
+    Kubelet {
+        view: KubeletView {
+            workers,
+            desired,
+            statuses,
+            pleg: pleg.handle(),
+            sync_loop: sync_loop.health(),
+            cri,
+        },
+        handler,
+        pleg,
+        lifecycle,
+        runtime_state,
+        probe_updates,
+        sync_loop,
+        into_sync_loop,
+        pod_config,
+        changes,
+    }
+}
+
+fn allocatable_memory(manager: &ContainerManager) -> Option<u64> {
+    let allocatable = manager.allocatable().ok()?;
+    u64::try_from(allocatable.memory_bytes()).ok()
+}
+
+fn sync_loop_channels(sources_ready: watch::Receiver<bool>) -> (IntoSyncLoop, SyncLoopInputs) {
+    let (config_tx, config) = mpsc::channel(1);
+    let (pod_lifecycle_tx, pod_lifecycle) = mpsc::channel(EVENT_CAPACITY);
+    let (probes_tx, probes) = mpsc::channel(EVENT_CAPACITY);
+    let (container_manager_tx, container_manager) = mpsc::channel(1);
+    let senders = IntoSyncLoop {
+        config: config_tx,
+        pod_lifecycle: pod_lifecycle_tx,
+        probes: probes_tx,
+        _container_manager: container_manager_tx,
+    };
+    (senders, SyncLoopInputs { config, pod_lifecycle, probes, container_manager, sources_ready })
+}
+
+/// Ends what the managers have spawned when the kubelet's life ends, in whichever way.
+struct EndOfLife(Arc<KubeletHandler>);
+
+impl Drop for EndOfLife {
+    fn drop(&mut self) {
+        self.0.workers.abort();
+        self.0.executor.probes.retain_pods(|_| false);
+    }
+}
+
+impl Kubelet {
+    /// What may be seen of it.
+    pub fn view(&self) -> KubeletView {
+        self.view.clone()
+    }
+
+    /// Lives until `stop`, and leaves the pods as they are. Dropping the future ends everything at
+    /// once and without a word, as the death of the process does; only file system work that was
+    /// begun is still done.
+    ///
+    /// # Errors
+    ///
+    /// A part of it died, which no part may: the process should be started anew.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let handler = self.handler.clone();
+        let _end = EndOfLife(handler.clone());
+        let mut loops = JoinSet::new();
+        let lived = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            died = self.live(&mut loops, &stop) => died,
+        };
+        // Those that hang are dropped by whoever loses patience.
+        handler.workers.shut_down().await;
+        handler.executor.status_store.flush().await;
+        while loops.join_next().await.is_some() {}
+        lived
+    }
+
+    /// Starts the loops in order; returns when one of them ends.
+    async fn live(self, loops: &mut JoinSet<()>, stop: &CancellationToken) -> anyhow::Result<()> {
+        let Self { view, handler, into_sync_loop, .. } = self;
+        let executor = handler.executor.clone();
+        loops.spawn(watch_runtime(view.cri.clone(), self.runtime_state, stop.clone()));
+        loops.spawn(self.pleg.run(stop.clone()));
+        // The runtime is the truth about what runs: it is looked at before any pod is taken on.
+        view.pleg.relisted_once().await;
+
+        let IntoSyncLoop { config, pod_lifecycle, probes, _container_manager } = into_sync_loop;
+        loops.spawn(forward_changes(self.changes, config));
+        loops.spawn(forward_snapshots(self.lifecycle, pod_lifecycle));
+        loops.spawn(until(stop.clone(), forward_probes(self.probe_updates, probes)));
+        let runtime_state = executor.runtime_state.clone();
+        loops.spawn(until(stop.clone(), wake_on_change(runtime_state, view.workers.clone())));
+        let (manager, desired) = (executor.container_manager.clone(), view.desired.clone());
+        let keep_cgroups = async move { manager.run(move || desired.all()).await };
+        loops.spawn(until(stop.clone(), keep_cgroups));
+        loops.spawn(self.sync_loop.run(stop.clone()));
+        loops.spawn(self.pod_config.run(stop.clone()));
+        executor.events.normal(EventObject::Node, "Starting", "Starting kubelet.");
+        match loops.join_next().await {
+            Some(Err(error)) => Err(error).context("a loop of the kubelet died"),
+            Some(Ok(())) | None => bail!("a loop of the kubelet ended"),
+        }
+    }
+}
+
+async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
+    stop.run_until_cancelled(work).await;
+}
+
+async fn forward_changes(
+    mut changes: mpsc::Receiver<PodChange>,
+    config: mpsc::Sender<(PodOperation, Vec<Arc<Pod>>)>,
+) {
+    while let Some(change) = changes.recv().await {
+        let operation = match change.op {
+            SourceOperation::Add => PodOperation::Add,
+            SourceOperation::Update => PodOperation::Update,
+            SourceOperation::Remove => PodOperation::Remove,
+            SourceOperation::Delete => PodOperation::Delete,
+            SourceOperation::Reconcile => PodOperation::Reconcile,
+        };
+        if config.send((operation, change.pods)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn forward_snapshots(
+    mut lifecycle: mpsc::Receiver<PodLifecycleEvent>,
+    snapshots: mpsc::Sender<PodSnapshot>,
+) {
+    while let Some(event) = lifecycle.recv().await {
+        if snapshots.send(event.snapshot).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn forward_probes(mut updates: ProbeUpdates, probes: mpsc::Sender<ProbeUpdate>) {
+    loop {
+        let update = updates.recv().await;
+        if probes.send(update).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn wake_on_change(mut state: watch::Receiver<RuntimeState>, workers: PodWorkers<Executor>) {
+    while state.changed().await.is_ok() {
+        workers.wake_all();
+    }
+}
