@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
 use rubelet_node_resources::compute_insufficient_resources;
-use rubelet_types::{ContainerKind, ResourceAmounts, containers};
+use rubelet_types::{ContainerKind, ResourceAmounts, containers, labels};
 
 /// Why a pod is refused, in the words of status and event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) struct AdmissionFacts<'a> {
     pub(crate) allocatable: &'a ResourceAmounts,
     /// `allowedUnsafeSysctls`.
     pub(crate) allowed_unsafe_sysctls: &'a [String],
+    /// The kernel enforces AppArmor profiles.
+    pub(crate) apparmor_enabled: bool,
 }
 
 /// Runs the admission handlers in upstream's order; the first refusal counts.
@@ -47,7 +49,37 @@ pub(crate) fn admit(pod: &Pod, facts: &AdmissionFacts<'_>) -> Result<(), Rejecti
     check_sysctls(pod, facts.allowed_unsafe_sysctls)?;
     check_os(pod)?;
     check_resources(pod, facts)?;
-    check_host_ports(pod, facts.active)
+    check_host_ports(pod, facts.active)?;
+    check_apparmor(pod, facts.apparmor_enabled)
+}
+
+/// A pod that asks for a profile must not run without it.
+fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), Rejection> {
+    if enabled || !asks_for_apparmor(pod) {
+        return Ok(());
+    }
+    Err(Rejection {
+        reason: "AppArmor".to_owned(),
+        message: "Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned(),
+    })
+}
+
+fn asks_for_apparmor(pod: &Pod) -> bool {
+    let enforced = |profile: &AppArmorProfile| profile.type_ != "Unconfined";
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref())
+        .and_then(|context| context.app_armor_profile.as_ref());
+    let annotated = pod.metadata.annotations.iter().flatten().any(|(key, profile)| {
+        key.starts_with(labels::APPARMOR_PREFIX) && !profile.is_empty() && profile != "unconfined"
+    });
+    of_pod.is_some_and(enforced)
+        || annotated
+        || containers(pod).any(|spec| {
+            let context = spec.container.security_context.as_ref();
+            context.and_then(|context| context.app_armor_profile.as_ref()).is_some_and(enforced)
+        })
 }
 
 fn check_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Rejection> {
@@ -174,6 +206,7 @@ mod tests {
             active: &active,
             allocatable: &allocatable,
             allowed_unsafe_sysctls: &["net.core.*".to_owned()],
+            apparmor_enabled: false,
         };
         match admit(&pod(spec), &facts) {
             Ok(()) => "admitted".to_owned(),
@@ -211,6 +244,19 @@ mod tests {
         assert!(check(on_port(80, "TCP", "10.0.0.1"), taken("")).starts_with("NodePorts"));
         assert_eq!(check(on_port(80, "TCP", "10.0.0.1"), taken("10.0.0.2")), "admitted");
         assert_eq!(check(on_port(80, "UDP", ""), taken("")), "admitted");
+    }
+
+    #[test]
+    fn a_profile_that_nobody_enforces_is_refused() {
+        let with = |profile: &str| {
+            serde_json::json!({"containers": [{"name": "c",
+                "securityContext": {"appArmorProfile": {"type": profile}}}]})
+        };
+        assert_eq!(
+            check(with("RuntimeDefault"), vec![]),
+            "AppArmor: Cannot enforce AppArmor: AppArmor is not enabled on the host"
+        );
+        assert_eq!(check(with("Unconfined"), vec![]), "admitted");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use rubelet_probe_manager::{ExecError, ExecOutput, ExecPort, ProbeManager, Probe
 use rubelet_status_manager::{SetOutcome, StatusManager};
 use rubelet_types::{
     Clock, ContainerId, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot, PodUid,
-    ProbeKind, ProbeResult, find_container, pod_restart_policy, reasons,
+    ProbeKind, ProbeResult, find_container, is_terminal_phase, pod_restart_policy, reasons,
 };
 use rubelet_volume_manager::{PodVolumes, VolumeManager};
 use tokio::sync::watch;
@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mounts::prepare_mounts;
 use crate::node::Node;
+use crate::pods::DesiredPods;
 use crate::runtime_state::RuntimeState;
 
 /// Runs exec probes through the runtime.
@@ -86,6 +87,7 @@ pub(crate) struct Executor {
     pub(crate) container_manager: Arc<ContainerManager>,
     pub(crate) probes: Probes,
     pub(crate) statuses: StatusManager,
+    pub(crate) desired: Arc<DesiredPods>,
     pub(crate) status_store: PodStatusStore,
     pub(crate) runtime_state: watch::Receiver<RuntimeState>,
     pub(crate) paths: NodePaths,
@@ -158,9 +160,9 @@ impl PodPort for Executor {
                 ActionOutcome::Done
             }
             Action::StopContainer(stop) => self.stop_container(&order, &stop).await,
-            Action::RemoveContainer { id, .. } => {
-                outcome(self.runtime.remove_container(&order.pod_ref, &order.snapshot, &id).await)
-            }
+            Action::RemoveContainer { id, keep_log, .. } => outcome(
+                self.runtime.remove_container(&order.pod_ref, &order.snapshot, &id, keep_log).await,
+            ),
             Action::ReleasePod => self.release(&order).await,
             Action::RemovePod => outcome(self.runtime.remove_pod(&order.pod_ref).await),
         }
@@ -233,8 +235,24 @@ impl Executor {
         self.memory().get(&uid).map(|entry| entry.0.ips.clone()).unwrap_or_default()
     }
 
+    /// The desired pods that may use resources: all but those that are known to have ended.
+    pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
+        let ended = |pod: &Arc<Pod>| {
+            let known = self.statuses.status(&rubelet_types::pod_ref(pod).uid);
+            is_terminal_phase(known.as_ref().and_then(|known| known.status.phase.as_deref()))
+        };
+        self.desired.all().into_iter().filter(|pod| !ended(pod)).collect()
+    }
+
     async fn prepare(&self, order: &ActionOrder) -> ActionOutcome {
         let object = EventObject::Pod(order.pod_ref.clone());
+        // The tier that the pod belongs to weighs what its pods ask for, this one now among them.
+        let active = self.active_pods();
+        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
+        if let Err(error) = tiers.await {
+            tracing::warn!(pod = %order.pod_ref, error = &error as &dyn std::error::Error,
+                "QoS cgroups not updated");
+        }
         if let Err(error) = self.container_manager.ensure_pod_cgroup(&order.pod).await {
             let message = format!("unable to ensure pod container exists: {}", describe(&error));
             self.events.warning(object, "FailedCreatePodContainer", message.clone());
@@ -388,13 +406,14 @@ impl Executor {
         };
         let environment = compute_environment(pod, &spec.container, &facts)
             .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
+        let recursive_read_only_mounts = self.runtime_state.borrow().recursive_read_only_mounts;
         let mounts = prepare_mounts(
             &self.volumes,
             &order.pod_ref,
             &spec.container,
             &volumes,
             &environment,
-            self.node_facts.recursive_read_only_mounts,
+            recursive_read_only_mounts,
         )
         .await
         .map_err(|message| self.config_failed(order, &spec, message))?;
@@ -560,12 +579,17 @@ impl Executor {
             conditions: Vec::new(),
         };
         let now = self.clock.now();
-        let mut input = StatusInput::new(report.pod, previous, &self.node_facts, now);
+        let facts = NodeFacts {
+            recursive_read_only_mounts: self.runtime_state.borrow().recursive_read_only_mounts,
+            ..self.node_facts.clone()
+        };
+        let mut input = StatusInput::new(report.pod, previous, &facts, now);
         input.snapshot = report.snapshot;
         input.probes = &probes;
         input.start_failures = &start_failures;
         input.starting = &starting;
         input.gates = self.gates;
+        input.restarting_all = report.restarting_all;
         let cause = match report.stage {
             Stage::Waiting | Stage::Syncing => None,
             Stage::Terminating { cause, .. } => {

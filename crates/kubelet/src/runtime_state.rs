@@ -17,6 +17,8 @@ const FAST_PERIOD: Duration = Duration::from_millis(100);
 pub(crate) struct RuntimeState {
     pub(crate) ready: Result<(), String>,
     pub(crate) network: NetworkState,
+    /// Its default handler can make read-only mounts recursive.
+    pub(crate) recursive_read_only_mounts: bool,
 }
 
 impl Default for RuntimeState {
@@ -27,6 +29,7 @@ impl Default for RuntimeState {
                 "container runtime network not ready: status check may not have completed yet"
                     .to_owned(),
             ),
+            recursive_read_only_mounts: false,
         }
     }
 }
@@ -58,13 +61,14 @@ pub(crate) async fn watch_runtime(
 }
 
 async fn look(cri: &CriClient) -> RuntimeState {
-    let status = match cri.status(false).await {
-        Ok(answer) => answer.status.unwrap_or_default(),
+    let (status, handlers) = match cri.status(false).await {
+        Ok(answer) => (answer.status.unwrap_or_default(), answer.runtime_handlers),
         Err(error) => {
             let message = format!("container runtime is down: {error}");
             return RuntimeState {
                 ready: Err(message.clone()),
                 network: NetworkState::NotReady(message),
+                recursive_read_only_mounts: false,
             };
         }
     };
@@ -88,5 +92,10 @@ async fn look(cri: &CriClient) -> RuntimeState {
                 NetworkState::NotReady(format!("container runtime network not ready: {message}"))
             }
         },
+        recursive_read_only_mounts: handlers
+            .iter()
+            .find(|handler| handler.name.is_empty())
+            .and_then(|handler| handler.features.as_ref())
+            .is_some_and(|features| features.recursive_read_only_mounts),
     }
 }

@@ -7,9 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use futures_util::StreamExt;
+use inotify::{Inotify, WatchMask};
 use rubelet_config::Effective;
 use rubelet_container_manager::CgroupDriver;
-use rubelet_cri::{CriClient, CriOptions, RuntimeVersion, v1};
+use rubelet_cri::{CriClient, CriError, CriOptions, RuntimeVersion, v1};
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
 use rubelet_server::HealthChecks;
@@ -139,6 +141,7 @@ async fn serve(
         );
     }
     let _lock = take_lock_file(effective, stop).await?;
+    exit_on_lock_contention(effective, stop, tasks)?;
     let started = Instant::now();
     let node = Node::detect(&effective.options)?;
     let paths = settings::node_paths(effective);
@@ -159,6 +162,9 @@ async fn serve(
         version = version.version,
         "Container runtime connected"
     );
+    if let Err(error) = tell_pod_cidr(&cri, &effective.config.pod_cidr).await {
+        tracing::warn!(error = %error, "Could not tell the runtime the node's podCIDR");
+    }
     let Some(driver) = stop.run_until_cancelled(cgroup_driver(&cri, effective)).await else {
         return Ok(());
     };
@@ -226,6 +232,37 @@ async fn take_lock_file(
     }
 }
 
+/// With `--exit-on-lock-contention`: ends the kubelet when somebody else opens the lock file, so that
+/// the node can be handed over.
+fn exit_on_lock_contention(
+    effective: &Effective,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> anyhow::Result<()> {
+    if !effective.options.exit_on_lock_contention {
+        return Ok(());
+    }
+    let path = effective
+        .options
+        .lock_file
+        .clone()
+        .context("cannot exit on lock file contention: no lock file specified")?;
+    let inotify = Inotify::init().context("watching the lock file")?;
+    inotify
+        .watches()
+        .add(&path, WatchMask::OPEN | WatchMask::DELETE_SELF)
+        .with_context(|| format!("watching the lock file {}", path.display()))?;
+    let mut events = inotify.into_event_stream([0u8; 1024]).context("watching the lock file")?;
+    let contended = stop.clone();
+    tasks.spawn(until_stopped(stop.clone(), async move {
+        if events.next().await.is_some() {
+            tracing::info!(path = %path.display(), "Lock file contention, ending");
+            contended.cancel();
+        }
+    }));
+    Ok(())
+}
+
 fn make_directories(paths: &NodePaths) -> anyhow::Result<()> {
     let root = paths.root();
     for (dir, mode) in [
@@ -291,6 +328,14 @@ async fn wait_for_runtime(cri: &CriClient) -> RuntimeVersion {
             }
         }
     }
+}
+
+/// Standalone, the pods' address range comes from configuration.
+async fn tell_pod_cidr(cri: &CriClient, pod_cidr: &str) -> Result<(), CriError> {
+    if pod_cidr.is_empty() {
+        return Ok(());
+    }
+    cri.update_runtime_config(pod_cidr).await
 }
 
 async fn cgroup_driver(cri: &CriClient, effective: &Effective) -> CgroupDriver {

@@ -184,6 +184,7 @@ impl KubeletHandler {
                 active: &active,
                 allocatable,
                 allowed_unsafe_sysctls: &self.allowed_unsafe_sysctls,
+                apparmor_enabled: apparmor_enabled(),
             },
         )
     }
@@ -240,6 +241,12 @@ impl KubeletHandler {
         if let Err(error) = self.executor.volumes.clean_orphans(keep).await {
             tracing::warn!(error = describe(&error), "Could not clean up orphaned pod directories");
         }
+        let known = keep.clone();
+        if let Err(failure) =
+            self.executor.runtime.remove_orphaned_logs(move |uid| known.contains(uid)).await
+        {
+            tracing::warn!(error = failure.message, "Could not remove orphaned pod logs");
+        }
         match self.executor.container_manager.list_pod_cgroups().await {
             Ok(cgroups) => {
                 for uid in cgroups.iter().filter(|uid| !keep.contains(*uid)) {
@@ -280,9 +287,16 @@ fn listed_pod(entry: &RelistEntry) -> Pod {
     }
 }
 
+/// Whether the kernel enforces AppArmor profiles.
+fn apparmor_enabled() -> bool {
+    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+        .is_ok_and(|value| value.starts_with('Y'))
+}
+
 /// Events carry static reasons; those of resources are made of the resource's name.
 fn reason_name(reason: &str) -> &'static str {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 10] = [
+        "AppArmor",
         "OutOfcpu",
         "OutOfmemory",
         "OutOfephemeral-storage",

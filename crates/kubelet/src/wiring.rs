@@ -187,6 +187,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         events.clone(),
         parts.started,
     );
+    let desired = Arc::new(DesiredPods::default());
     let executor = Arc::new(Executor {
         runtime: Arc::new(PodRuntime::new(
             cri.clone(),
@@ -216,6 +217,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         container_manager: parts.container_manager,
         probes,
         statuses: statuses.clone(),
+        desired: desired.clone(),
         status_store,
         runtime_state: runtime_state_rx,
         paths,
@@ -233,7 +235,6 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
-    let desired = Arc::new(DesiredPods::default());
     let handler = Arc::new(KubeletHandler {
         executor,
         workers: workers.clone(),
@@ -345,8 +346,8 @@ impl Kubelet {
         loops.spawn(until(stop.clone(), forward_probes(self.probe_updates, probes)));
         let runtime_state = executor.runtime_state.clone();
         loops.spawn(until(stop.clone(), wake_on_change(runtime_state, view.workers.clone())));
-        let (manager, desired) = (executor.container_manager.clone(), view.desired.clone());
-        let keep_cgroups = async move { manager.run(move || desired.all()).await };
+        let (manager, of_pods) = (executor.container_manager.clone(), executor.clone());
+        let keep_cgroups = async move { manager.run(move || of_pods.active_pods()).await };
         loops.spawn(until(stop.clone(), keep_cgroups));
         loops.spawn(self.sync_loop.run(stop.clone()));
         loops.spawn(self.pod_config.run(stop.clone()));

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -36,12 +37,14 @@ pub enum Action {
     },
     /// Stop a container.
     StopContainer(ContainerStop),
-    /// Remove a dead container and its log.
+    /// Remove a dead container.
     RemoveContainer {
         /// The instance.
         id: ContainerId,
         /// The container's name.
         name: String,
+        /// Its log stays: the container starts again and its log goes on to be readable.
+        keep_log: bool,
     },
     /// Remove a stopped sandbox that a newer one replaced.
     RemoveSandbox {
@@ -63,8 +66,8 @@ pub struct ContainerStart {
     pub kind: ContainerKind,
     /// The sandbox it goes into.
     pub sandbox: SandboxId,
-    /// The restart count of the new instance; `None` if no earlier instance is known to the
-    /// runtime, so that the log directory has to tell.
+    /// The restart count of the new instance; `None` if no earlier instance is known, so that the
+    /// log directory has to tell.
     pub restart_count: Option<u32>,
     /// The instance that runs in the target's process namespace, for an ephemeral container.
     pub target: Option<ContainerId>,
@@ -81,7 +84,7 @@ pub struct ContainerStop {
     pub timeout: Duration,
     /// Why.
     pub reason: StopReason,
-    /// The preStop hook ran before, so the stop was announced already.
+    /// A hook or a stop of this instance was begun before, so the stop was announced already.
     pub announced: bool,
 }
 
@@ -92,33 +95,58 @@ pub enum StopReason {
     PodStopped,
     /// The container's definition changed.
     SpecChanged,
-    /// A probe failed.
+    /// A probe failed, and the container is started again.
     ProbeFailed(ProbeKind),
+    /// A probe failed, and the restart policy is `Never`.
+    ProbeFailedForGood(ProbeKind),
     /// The runtime does not know the container's state.
     Unknown,
+    /// A newer instance of the same container exists.
+    Superseded,
     /// The sandbox has to be made anew.
     SandboxChanged,
+    /// A restart rule starts all containers of the pod again.
+    RestartingAll,
 }
 
 impl StopReason {
     /// The text of the `Killing` event.
     pub fn message(&self, container: &str) -> String {
         match self {
-            Self::PodStopped | Self::SandboxChanged => format!("Stopping container {container}"),
+            Self::PodStopped | Self::Superseded | Self::SandboxChanged | Self::RestartingAll => {
+                format!("Stopping container {container}")
+            }
             Self::SpecChanged => {
                 format!("Container {container} definition changed, will be restarted")
             }
-            Self::ProbeFailed(ProbeKind::Startup) => {
-                format!("Container {container} failed startup probe, will be restarted")
+            Self::ProbeFailed(kind) => {
+                format!("Container {container} failed {} probe, will be restarted", lower(*kind))
             }
-            Self::ProbeFailed(_) => {
-                format!("Container {container} failed liveness probe, will be restarted")
+            Self::ProbeFailedForGood(kind) => {
+                format!("Container {container} failed {} probe", lower(*kind))
             }
             Self::Unknown => {
                 "Container is in \"unknown\" state, try killing it before restart".to_owned()
             }
         }
     }
+
+    /// The container is stopped in order to start again, whatever its exit code will say to its
+    /// restart policy.
+    pub(crate) fn owes_restart(&self) -> bool {
+        match self {
+            Self::SpecChanged | Self::ProbeFailed(_) | Self::Unknown => true,
+            Self::PodStopped
+            | Self::ProbeFailedForGood(_)
+            | Self::Superseded
+            | Self::SandboxChanged
+            | Self::RestartingAll => false,
+        }
+    }
+}
+
+fn lower(kind: ProbeKind) -> String {
+    kind.to_string().to_lowercase()
 }
 
 /// At most one action of a key is in flight at a time.
@@ -144,6 +172,23 @@ pub enum ActionKey {
     Release,
     /// [`Action::RemovePod`].
     RemovePod,
+}
+
+impl fmt::Display for ActionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prepare => f.write_str("prepare"),
+            Self::CreateSandbox => f.write_str("create sandbox"),
+            Self::StopSandbox(id) => write!(f, "stop sandbox {id}"),
+            Self::Start(name) => write!(f, "start {name}"),
+            Self::PreStop(id) => write!(f, "preStop hook of {id}"),
+            Self::Stop(id) => write!(f, "stop {id}"),
+            Self::Remove(id) => write!(f, "remove {id}"),
+            Self::RemoveSandbox(id) => write!(f, "remove sandbox {id}"),
+            Self::Release => f.write_str("release"),
+            Self::RemovePod => f.write_str("remove pod"),
+        }
+    }
 }
 
 impl Action {

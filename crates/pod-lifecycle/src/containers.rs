@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_types::{
     ContainerId, ContainerKind, ContainerSnapshot, ContainerSpec, ContainerState, PodSnapshot,
-    ProbeKind, ProbeResult, RestartPolicy, SandboxId, container_hash, container_restarts_after,
-    containers, format_go_duration, pod_restart_policy, reasons,
+    ProbeKind, ProbeResult, RestartPolicy, SandboxId, containers, format_go_duration,
+    pod_restart_policy, reasons,
 };
 use serde::Serialize;
 
 use crate::action::{ActionKey, ContainerStart, StopReason};
 use crate::decide::Observed;
-use crate::init_containers::{InitProgress, has_failed_for_good, plan_init_containers};
-use crate::state::{PodState, seconds};
+use crate::init_containers::{InitProgress, plan_init_containers};
+use crate::state::{PodState, hash_of, seconds};
 
 /// A container that waits before it is started again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,19 +37,29 @@ pub(crate) struct ContainerKill<'a> {
     pub(crate) grace: Duration,
 }
 
+/// A container to start, and why.
+#[derive(Debug)]
+pub(crate) struct PlannedStart {
+    pub(crate) start: ContainerStart,
+    pub(crate) why: &'static str,
+}
+
 /// What is due for the containers.
 #[derive(Debug, Default)]
 pub(crate) struct ContainerPlan<'a> {
     pub(crate) kills: Vec<ContainerKill<'a>>,
     /// In the order in which they are started, one after the other.
-    pub(crate) starts: Vec<ContainerStart>,
+    pub(crate) starts: Vec<PlannedStart>,
     pub(crate) waiting: Vec<ContainerWaiting>,
     pub(crate) wake_at: Option<Timestamp>,
+    pub(crate) needs_snapshot: bool,
+    /// Why the pod cannot go on.
+    pub(crate) gives_up: Option<String>,
     pub(crate) because: Vec<String>,
 }
 
 impl ContainerPlan<'_> {
-    pub(crate) fn wake(&mut self, at: Timestamp) {
+    fn wake(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
@@ -73,61 +83,14 @@ pub(crate) fn regular_containers(pod: &Pod) -> impl Iterator<Item = ContainerSpe
     containers(pod).filter(|spec| spec.kind == ContainerKind::Regular)
 }
 
-/// How a container ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End<'a> {
-    pub(crate) exit_code: i32,
-    pub(crate) reason: &'a str,
-    pub(crate) finished_at: Timestamp,
-}
-
-impl End<'_> {
-    /// It ended well. A container that was killed for memory failed, whatever its exit code.
-    pub(crate) fn succeeded(&self) -> bool {
-        self.exit_code == 0 && self.reason != reasons::OOM_KILLED
-    }
-
-    /// It will not be started again.
-    pub(crate) fn is_final(&self, policy: RestartPolicy, spec: &ContainerSpec<'_>) -> bool {
-        let reason = Some(self.reason);
-        !container_restarts_after(policy, spec.kind, &spec.container, self.exit_code, reason)
-    }
-}
-
-pub(crate) fn end_of(container: &ContainerSnapshot) -> Option<End<'_>> {
-    match &container.state {
-        ContainerState::Exited { exit_code, reason, finished_at, .. } => {
-            Some(End { exit_code: *exit_code, reason, finished_at: *finished_at })
-        }
-        _ => None,
-    }
-}
-
-pub(crate) fn succeeded(container: &ContainerSnapshot) -> bool {
-    end_of(container).is_some_and(|end| end.succeeded())
-}
-
-/// No container of the pod runs, and none will be started again: an init container failed for
-/// good, or every regular container ended for good.
-pub fn is_pod_done(pod: &Pod, snapshot: &PodSnapshot) -> bool {
-    if has_failed_for_good(pod, snapshot) {
-        return true;
-    }
-    let policy = pod_restart_policy(pod);
-    regular_containers(pod).all(|spec| {
-        snapshot
-            .newest(&spec.container.name)
-            .and_then(end_of)
-            .is_some_and(|end| end.is_final(policy, &spec))
-    })
-}
-
 pub(crate) fn plan_containers<'a>(planning: &Planning<'a>) -> ContainerPlan<'a> {
     let mut plan = ContainerPlan::default();
     let pod = &planning.state.pod;
     for spec in containers(pod).filter(|spec| spec.kind == ContainerKind::Ephemeral) {
-        if planning.snapshot.newest(&spec.container.name).is_none() {
-            planning.start(&spec, None, &mut plan, "it was added to the pod");
+        let name = spec.container.name.as_str();
+        // Never twice, even if the runtime has forgotten it.
+        if planning.snapshot.newest(name).is_none() && !planning.state.memory.has_run(name) {
+            planning.begin(&spec, &mut plan, "it was added to the pod");
         }
     }
     match plan_init_containers(planning, &mut plan) {
@@ -135,59 +98,135 @@ pub(crate) fn plan_containers<'a>(planning: &Planning<'a>) -> ContainerPlan<'a> 
         InitProgress::Done => {}
     }
     for spec in regular_containers(pod) {
-        planning.keep_as_wanted(&spec, planning.snapshot.newest(&spec.container.name), &mut plan);
+        match planning.snapshot.newest(&spec.container.name) {
+            Some(newest) => planning.keep_as_wanted(&spec, newest, &mut plan),
+            None => planning.begin(&spec, &mut plan, "it has not run yet"),
+        }
     }
     plan
 }
 
 impl<'a> Planning<'a> {
-    /// Starts, restarts or stops one container so that it is as the spec wants it.
+    /// Starts, restarts or stops one container of which `newest` exists, so that it is as the spec
+    /// wants it.
     pub(crate) fn keep_as_wanted(
         &self,
         spec: &ContainerSpec<'_>,
-        newest: Option<&'a ContainerSnapshot>,
+        newest: &'a ContainerSnapshot,
         plan: &mut ContainerPlan<'a>,
     ) {
-        let name = &spec.container.name;
-        let Some(container) = newest else {
-            return self.start(spec, None, plan, "it has not run yet");
-        };
-        if self.state.in_flight.contains_key(&ActionKey::Start(name.clone())) {
+        let name = spec.container.name.as_str();
+        if self.is_starting(name) {
             return;
         }
-        match &container.state {
-            ContainerState::Created => {
-                self.start(spec, newest, plan, "it was created and never started");
-            }
-            ContainerState::Unknown => plan.kills.push(ContainerKill {
-                container,
-                reason: StopReason::Unknown,
-                grace: self.pod_grace(),
-            }),
+        let others_run = self.stop_others(name, Some(&newest.id), plan);
+        match &newest.state {
             ContainerState::Running { .. } => {
-                if let Some((reason, grace)) = self.stop_reason(spec, container) {
+                if let Some((reason, grace)) = self.stop_reason(spec, newest) {
                     plan.because.push(format!("stop {name}: {}", reason.message(name)));
-                    plan.kills.push(ContainerKill { container, reason, grace });
+                    plan.kills.push(ContainerKill { container: newest, reason, grace });
                 }
             }
-            ContainerState::Exited { .. } => {
-                let Some(end) = end_of(container) else { return };
-                if end.is_final(pod_restart_policy(&self.state.pod), spec) {
-                    plan.because.push(format!(
-                        "leave {name}: it ended with exit code {} and its restart policy lets it rest",
-                        end.exit_code
-                    ));
-                    return;
+            ContainerState::Unknown => {
+                let reason = StopReason::Unknown;
+                plan.because.push(format!("stop {name}: {}", reason.message(name)));
+                plan.kills.push(ContainerKill {
+                    container: newest,
+                    reason,
+                    grace: self.pod_grace(),
+                });
+            }
+            ContainerState::Created | ContainerState::Exited { .. } if others_run => {}
+            ContainerState::Created => {
+                if !self.rests(spec, plan) {
+                    self.start(spec, Some(newest), plan, "it was created and never started");
                 }
-                self.restart(spec, container, end.finished_at, plan);
+            }
+            ContainerState::Exited { finished_at, .. } => {
+                if !self.rests(spec, plan) {
+                    self.restart(spec, Some(newest), *finished_at, plan);
+                }
             }
         }
     }
 
+    /// Starts a container of which nothing exists where it belongs.
+    pub(crate) fn begin(
+        &self,
+        spec: &ContainerSpec<'_>,
+        plan: &mut ContainerPlan<'a>,
+        why: &'static str,
+    ) {
+        let name = spec.container.name.as_str();
+        if self.is_starting(name) || self.stop_others(name, None, plan) {
+            return;
+        }
+        let forgotten = match self.snapshot.newest(name) {
+            Some(_) => None,
+            None => self.state.memory.last_end(name),
+        };
+        match forgotten {
+            // Init containers may run twice.
+            Some(end) if !(spec.kind == ContainerKind::Init && end.init_succeeded()) => {
+                if !self.rests(spec, plan) {
+                    self.restart(spec, None, end.finished_at, plan);
+                }
+            }
+            _ => self.start(spec, None, plan, why),
+        }
+    }
+
+    fn is_starting(&self, name: &str) -> bool {
+        self.state.in_flight.contains_key(&ActionKey::Start(name.to_owned()))
+    }
+
+    /// Stops instances of a container that may run beside the one that counts. Answers whether
+    /// there are any: before they are dead no other may start.
+    fn stop_others(
+        &self,
+        name: &str,
+        counts: Option<&ContainerId>,
+        plan: &mut ContainerPlan<'a>,
+    ) -> bool {
+        let before = plan.kills.len();
+        let others = self
+            .snapshot
+            .containers
+            .iter()
+            .filter(|c| c.name == name && c.may_run() && Some(&c.id) != counts);
+        plan.kills.extend(others.map(|container| ContainerKill {
+            container,
+            reason: StopReason::Superseded,
+            grace: self.pod_grace(),
+        }));
+        let any = plan.kills.len() > before;
+        if any {
+            plan.because.push(format!("stop {name}: another instance of it runs"));
+        }
+        any
+    }
+
+    /// Whether a container that does not run is left as it is.
+    fn rests(&self, spec: &ContainerSpec<'_>, plan: &mut ContainerPlan<'a>) -> bool {
+        let name = spec.container.name.as_str();
+        let Some(end) = self.state.known_end(self.snapshot, name) else { return false };
+        let rests = end.is_final(pod_restart_policy(&self.state.pod), spec)
+            // One that succeeded before is only created again because the pod is set up again.
+            && !(spec.kind == ContainerKind::Init && end.init_succeeded());
+        if rests {
+            plan.because.push(format!(
+                "leave {name}: it ended with exit code {} and its restart policy lets it rest",
+                end.exit_code
+            ));
+        }
+        rests
+    }
+
+    /// Starts a container that ended at `finished_at`, unless it has to wait for its back-off.
     fn restart(
         &self,
         spec: &ContainerSpec<'_>,
-        container: &'a ContainerSnapshot,
+        previous: Option<&ContainerSnapshot>,
         finished_at: Timestamp,
         plan: &mut ContainerPlan<'a>,
     ) {
@@ -213,16 +252,16 @@ impl<'a> Planning<'a> {
             });
             return;
         }
-        self.start(spec, Some(container), plan, "it ended and its restart policy starts it again");
+        self.start(spec, previous, plan, "it ended and is to run again");
     }
 
     /// Plans a start, unless the last one failed a short while ago.
-    pub(crate) fn start(
+    fn start(
         &self,
         spec: &ContainerSpec<'_>,
         previous: Option<&ContainerSnapshot>,
         plan: &mut ContainerPlan<'a>,
-        why: &str,
+        why: &'static str,
     ) {
         let name = &spec.container.name;
         if let Some(failure) = self.state.start_failures.get(name)
@@ -235,28 +274,45 @@ impl<'a> Planning<'a> {
             plan.wake(failure.retry_at);
             return;
         }
-        plan.because.push(format!("start {name}: {why}"));
-        plan.starts.push(ContainerStart {
-            name: name.clone(),
-            kind: spec.kind,
-            sandbox: self.sandbox.clone(),
-            restart_count: previous.map(|previous| previous.restart_count.saturating_add(1)),
-            target: spec
-                .target
-                .and_then(|target| self.snapshot.newest(target))
-                .map(|target| target.id.clone()),
+        if let Some(failure) = self.state.start_failures.get(name)
+            && self.snapshot.taken_at < failure.retry_at
+        {
+            // A call that was given up may have had its effect since.
+            plan.because.push(format!("look at the runtime before {name} is tried again"));
+            plan.needs_snapshot = true;
+            return;
+        }
+        let known = self.state.memory.restart_count(name);
+        let count = previous.map(|previous| previous.restart_count).max(known);
+        plan.starts.push(PlannedStart {
+            start: ContainerStart {
+                name: name.clone(),
+                kind: spec.kind,
+                sandbox: self.sandbox.clone(),
+                restart_count: count.map(|count| count.saturating_add(1)),
+                target: spec
+                    .target
+                    .and_then(|target| self.snapshot.newest(target))
+                    .map(|target| target.id.clone()),
+            },
+            why,
         });
     }
 
+    /// Why a running container has to be stopped, and how long it may take.
     fn stop_reason(
         &self,
         spec: &ContainerSpec<'_>,
         running: &ContainerSnapshot,
     ) -> Option<(StopReason, Duration)> {
+        // A stop that was begun is finished, even if its reason went away: the container has had
+        // its hook or its signal.
+        if let Some(kill) = self.state.kills.get(&running.id) {
+            let left = kill.deadline.duration_since(self.now);
+            return Some((kill.reason.clone(), Duration::try_from(left).unwrap_or(Duration::ZERO)));
+        }
         let container = &spec.container;
-        let wanted =
-            container_hash(&container.name, container.image.as_deref().unwrap_or_default());
-        if !running.hash.is_empty() && running.hash != wanted {
+        if !running.hash.is_empty() && running.hash != hash_of(container) {
             return Some((StopReason::SpecChanged, self.pod_grace()));
         }
         let probes = [
@@ -270,10 +326,31 @@ impl<'a> Planning<'a> {
             {
                 let grace =
                     probe.termination_grace_period_seconds.map_or(self.pod_grace(), seconds);
-                return Some((StopReason::ProbeFailed(kind), grace));
+                let reason = if self.restarts_after_stop(spec) {
+                    StopReason::ProbeFailed(kind)
+                } else {
+                    StopReason::ProbeFailedForGood(kind)
+                };
+                return Some((reason, grace));
             }
         }
         None
+    }
+
+    /// A container that failed is stopped in order to start again, unless its policy is `Never`. Its
+    /// restart rules are not asked: it did not end by itself.
+    pub(crate) fn restarts_after_stop(&self, spec: &ContainerSpec<'_>) -> bool {
+        let own = spec.container.restart_policy.as_deref();
+        let policy = own.map_or_else(
+            || pod_restart_policy(&self.state.pod),
+            |own| RestartPolicy::parse(Some(own)),
+        );
+        policy != RestartPolicy::Never
+    }
+
+    /// It was stopped in order to start again.
+    pub(crate) fn is_owed_a_restart(&self, spec: &ContainerSpec<'_>) -> bool {
+        self.state.owed_restarts.contains_key(&spec.container.name)
     }
 
     /// The startup probe succeeded, or there is none.

@@ -4,10 +4,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{
     ContainerKind, ContainerSnapshot, ContainerSpec, ContainerState, PodSnapshot, SandboxId,
-    containers, pod_restart_policy,
+    containers,
 };
 
-use crate::containers::{ContainerPlan, Planning, end_of, regular_containers};
+use crate::containers::{ContainerPlan, Planning, regular_containers};
+use crate::ends::end_of;
 
 /// How far initialisation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,24 +42,6 @@ fn is_initialised(pod: &Pod, snapshot: &PodSnapshot, sandbox: &SandboxId) -> boo
     regular_containers(pod).any(|spec| newest_in(snapshot, sandbox, &spec.container.name).is_some())
 }
 
-/// An init container failed and will not be tried again.
-pub(crate) fn has_failed_for_good(pod: &Pod, snapshot: &PodSnapshot) -> bool {
-    let Some(sandbox) = snapshot.sandboxes.first().map(|sandbox| &sandbox.id) else { return false };
-    if is_initialised(pod, snapshot, sandbox) {
-        return false;
-    }
-    let policy = pod_restart_policy(pod);
-    init_containers(pod)
-        .iter()
-        .rev()
-        .find_map(|spec| Some((spec, newest_in(snapshot, sandbox, &spec.container.name)?)))
-        .is_some_and(|(spec, container)| {
-            spec.kind == ContainerKind::Init
-                && end_of(container)
-                    .is_some_and(|end| !end.succeeded() && end.is_final(policy, spec))
-        })
-}
-
 pub(crate) fn plan_init_containers<'a>(
     planning: &Planning<'a>,
     plan: &mut ContainerPlan<'a>,
@@ -70,17 +53,22 @@ pub(crate) fn plan_init_containers<'a>(
     };
     let keep_sidecars = |specs: &[ContainerSpec<'_>], plan: &mut ContainerPlan<'a>| {
         for spec in specs.iter().filter(|spec| spec.kind == ContainerKind::Sidecar) {
-            planning.keep_as_wanted(spec, newest(spec), plan);
+            match newest(spec) {
+                Some(newest) => planning.keep_as_wanted(spec, newest, plan),
+                None => planning.begin(spec, plan, "it is a sidecar and is gone"),
+            }
         }
     };
     if is_initialised(pod, planning.snapshot, planning.sandbox) {
         keep_sidecars(&specs, plan);
         return InitProgress::Done;
     }
-    let Some(furthest) = specs.iter().rposition(|spec| newest(spec).is_some()) else {
+    let has_run =
+        |spec: &ContainerSpec<'_>| newest(spec).is_some() || is_remembered(planning, spec);
+    let Some(furthest) = specs.iter().rposition(has_run) else {
         return match specs.first() {
             Some(first) => {
-                planning.start(first, None, plan, "it is the first init container");
+                planning.begin(first, plan, "it is the first init container");
                 InitProgress::Underway
             }
             None => InitProgress::Done,
@@ -88,22 +76,9 @@ pub(crate) fn plan_init_containers<'a>(
     };
     keep_sidecars(&specs[..furthest], plan);
     let spec = &specs[furthest];
-    let Some(container) = newest(spec) else { return InitProgress::Underway };
-    let passed = match (&container.state, spec.kind) {
-        (ContainerState::Running { .. }, ContainerKind::Sidecar) => {
-            planning.keep_as_wanted(spec, Some(container), plan);
-            planning.has_started(spec, &container.id)
-        }
-        (ContainerState::Running { .. }, _) => false,
-        (ContainerState::Exited { .. }, ContainerKind::Init)
-            if end_of(container).is_some_and(|end| end.succeeded()) =>
-        {
-            true
-        }
-        _ => {
-            planning.keep_as_wanted(spec, Some(container), plan);
-            false
-        }
+    let passed = match newest(spec) {
+        Some(container) => has_passed(planning, spec, container, plan),
+        None => true,
     };
     if !passed {
         plan.because.push(format!("init container {} is not done yet", spec.container.name));
@@ -111,9 +86,51 @@ pub(crate) fn plan_init_containers<'a>(
     }
     match specs.get(furthest + 1) {
         Some(next) => {
-            planning.start(next, None, plan, "the init containers before it are done");
+            planning.begin(next, plan, "the init containers before it are done");
             InitProgress::Underway
         }
         None => InitProgress::Done,
+    }
+}
+
+/// The runtime has forgotten an init container that did its work in this sandbox.
+fn is_remembered(planning: &Planning<'_>, spec: &ContainerSpec<'_>) -> bool {
+    let name = &spec.container.name;
+    spec.kind == ContainerKind::Init
+        && planning.snapshot.newest(name).is_none()
+        && planning.state.memory.has_succeeded_in(name, planning.sandbox)
+        && !planning.is_owed_a_restart(spec)
+}
+
+/// Keeps the furthest init container as wanted. Answers whether the next one may start.
+fn has_passed<'a>(
+    planning: &Planning<'a>,
+    spec: &ContainerSpec<'_>,
+    container: &'a ContainerSnapshot,
+    plan: &mut ContainerPlan<'a>,
+) -> bool {
+    match (&container.state, spec.kind) {
+        (ContainerState::Running { .. }, ContainerKind::Sidecar) => {
+            planning.keep_as_wanted(spec, container, plan);
+            planning.has_started(spec, &container.id)
+        }
+        // An init container that runs is left alone, whatever became of its definition.
+        (ContainerState::Running { .. }, _) => false,
+        (ContainerState::Exited { .. }, ContainerKind::Init)
+            if end_of(container).is_some_and(|end| end.init_succeeded())
+                && !planning.is_owed_a_restart(spec) =>
+        {
+            true
+        }
+        // What became of it nobody knows, so it counts as failed.
+        (ContainerState::Unknown, ContainerKind::Init) if !planning.restarts_after_stop(spec) => {
+            plan.gives_up =
+                Some(format!("init container {} is in an unknown state", spec.container.name));
+            false
+        }
+        _ => {
+            planning.keep_as_wanted(spec, container, plan);
+            false
+        }
     }
 }

@@ -5,8 +5,6 @@ use rubelet_types::{
     PodSnapshot, RestartPolicy, SandboxSnapshot, SandboxState, is_host_network, pod_restart_policy,
 };
 
-use crate::containers::{regular_containers, succeeded};
-
 /// What to do about the sandbox.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SandboxDecision<'a> {
@@ -14,10 +12,11 @@ pub(crate) enum SandboxDecision<'a> {
     Keep(&'a SandboxSnapshot),
     /// A new one is needed, after everything in the old ones is stopped.
     Create { attempt: u32, why: &'static str },
-    /// A new one would be needed, and nothing is left to run in it.
+    /// A new one would be needed, and a pod that never restarts does not get a second one.
     GiveUp { why: &'static str },
 }
 
+/// Decides for a pod that is not done.
 pub(crate) fn decide_sandbox<'a>(pod: &Pod, snapshot: &'a PodSnapshot) -> SandboxDecision<'a> {
     let Some(newest) = snapshot.sandboxes.first() else {
         return SandboxDecision::Create { attempt: 0, why: "there is no sandbox" };
@@ -36,19 +35,9 @@ pub(crate) fn decide_sandbox<'a>(pod: &Pod, snapshot: &'a PodSnapshot) -> Sandbo
     } else {
         return SandboxDecision::Keep(newest);
     };
-    let policy = pod_restart_policy(pod);
-    if policy == RestartPolicy::Never && !snapshot.containers.is_empty() {
+    // Without any container nothing has run yet, and trying again repeats nothing.
+    if pod_restart_policy(pod) == RestartPolicy::Never && !snapshot.containers.is_empty() {
         return SandboxDecision::GiveUp { why };
     }
-    let mut any_created = false;
-    let mut any_left = false;
-    for spec in regular_containers(pod) {
-        let newest = snapshot.newest(&spec.container.name);
-        any_created |= newest.is_some();
-        any_left |= policy != RestartPolicy::OnFailure || !newest.is_some_and(succeeded);
-    }
-    if any_created && !any_left {
-        return SandboxDecision::GiveUp { why };
-    }
-    SandboxDecision::Create { attempt: newest.attempt + 1, why }
+    SandboxDecision::Create { attempt: newest.attempt.saturating_add(1), why }
 }

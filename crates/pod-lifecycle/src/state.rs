@@ -3,21 +3,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_types::{
-    ContainerId, ContainerSnapshot, PodRef, PodSnapshot, pod_ref, termination_grace_seconds,
+    ContainerId, ContainerKind, ContainerSnapshot, ContainerState, PodRef, PodSnapshot,
+    SandboxSnapshot, SandboxState, container_hash, containers, exit_restarts_all_containers,
+    find_container, is_static_pod, pod_ref, reasons, termination_grace_seconds,
 };
 
 use crate::action::{Action, ActionFailure, ActionKey, ActionOutcome, StopReason};
 use crate::back_off::{BackOff, BackOffSettings, later};
 use crate::containers::back_off_key;
+use crate::ends::{End, end_of, last_end, restart_all_sources};
+use crate::run_memory::RunMemory;
 use crate::stage::{Stage, StopCause};
 
 /// Whether the pod's directories, cgroup and volumes are there.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Preparation {
-    /// Not tried yet, or the spec changed since.
+    /// Not tried yet, or the spec changed since it was begun.
     Due,
+    /// Under way for the present spec.
+    Underway,
     /// Done for the present spec.
     Done,
     /// It failed.
@@ -39,6 +45,8 @@ pub(crate) struct InFlight {
     pub(crate) until: Option<Timestamp>,
     /// It was asked to give up.
     pub(crate) cancelled: bool,
+    /// Hash of the container that is being started.
+    pub(crate) hash: Option<String>,
 }
 
 /// One container on its way out.
@@ -49,7 +57,7 @@ pub(crate) struct Kill {
     pub(crate) pre_stop: PreStop,
 }
 
-/// A failed clean-up step: how often it failed in a row, and when it is tried again.
+/// A clean-up step that failed or had no effect: how often in a row, and when it is tried again.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Retry {
     pub(crate) attempts: u32,
@@ -57,13 +65,12 @@ pub(crate) struct Retry {
     pub(crate) message: String,
 }
 
+/// The preStop hook of a container that is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreStop {
     Running,
     /// It ran, was abandoned, or there is none.
-    Over {
-        ran: bool,
-    },
+    Over,
 }
 
 /// All that is remembered of one pod.
@@ -89,6 +96,11 @@ pub struct PodState {
     pub(crate) back_off: BackOff,
     pub(crate) back_off_settings: BackOffSettings,
     pub(crate) kills: BTreeMap<ContainerId, Kill>,
+    /// When everything in a sandbox that is replaced must be dead.
+    pub(crate) replacement_deadline: Option<Timestamp>,
+    /// Containers, by name, whose instance was stopped in order to start again.
+    pub(crate) owed_restarts: BTreeMap<String, ContainerId>,
+    pub(crate) memory: RunMemory,
     pub(crate) in_flight: BTreeMap<ActionKey, InFlight>,
     /// When the pod was first synced, which `activeDeadlineSeconds` counts from.
     pub(crate) started_at: Option<Timestamp>,
@@ -101,7 +113,8 @@ pub enum PodEvent {
     Admitted,
     /// Its source has a new version of it.
     Updated(Arc<Pod>),
-    /// Its source lists it no more. Implies [`PodEvent::Stop`].
+    /// Its source lists it no more. Implies [`PodEvent::Stop`]; for a pod whose deletion was under
+    /// way with the shortest grace, because somebody forced it.
     Removed,
     /// It has to stop.
     Stop {
@@ -130,8 +143,10 @@ const RETRY: Duration = Duration::from_secs(10);
 const SHOW_PULL_ERROR: Duration = Duration::from_secs(2);
 
 impl PodState {
-    /// A pod from a source, held back until it is admitted.
+    /// A pod from a source, held back until it is admitted. What its status tells of runs that the
+    /// runtime has forgotten counts.
     pub fn new(pod: Arc<Pod>, back_off: BackOffSettings) -> Self {
+        let memory = RunMemory::of_status(&pod);
         Self {
             pod_ref: pod_ref(&pod),
             pod,
@@ -148,6 +163,9 @@ impl PodState {
             back_off: BackOff::default(),
             back_off_settings: back_off,
             kills: BTreeMap::new(),
+            replacement_deadline: None,
+            owed_restarts: BTreeMap::new(),
+            memory,
             in_flight: BTreeMap::new(),
             started_at: None,
         }
@@ -186,17 +204,43 @@ impl PodState {
         self.snapshot.as_ref()
     }
 
+    /// The last accepted snapshot, unless something may have changed since: what may be told to
+    /// others as the present state.
+    pub fn fresh_snapshot(&self) -> Option<&PodSnapshot> {
+        self.snapshot.as_ref().filter(|_| !self.snapshot_stale)
+    }
+
     /// Snapshots taken before this moment are of no use.
     pub fn fresh_after(&self) -> Timestamp {
         self.fresh_after
     }
 
-    /// Containers whose start is under way.
+    /// Containers whose start is under way, or owed because they were stopped in order to start
+    /// again: whatever their last exit code says, the pod is not at its end.
     pub fn starting(&self) -> impl Iterator<Item = &str> {
-        self.in_flight.keys().filter_map(|key| match key {
+        let in_flight = self.in_flight.keys().filter_map(|key| match key {
             ActionKey::Start(name) => Some(name.as_str()),
             _ => None,
-        })
+        });
+        let may_restart = matches!(self.stage, Stage::Syncing);
+        let owed = self.owed_restarts.keys().map(String::as_str).filter(move |name| {
+            may_restart
+                && !self.in_flight.contains_key(&ActionKey::Start((*name).to_owned()))
+                && self.snapshot.as_ref().is_some_and(|snapshot| {
+                    snapshot.newest(name).is_none_or(|newest| !newest.may_run())
+                })
+        });
+        in_flight.chain(owed)
+    }
+
+    /// A restart rule is taking down all containers of the pod, to start them again in the same
+    /// sandbox (condition `AllContainersRestarting`).
+    pub fn restarting_all(&self) -> bool {
+        matches!(self.stage, Stage::Syncing)
+            && self
+                .snapshot
+                .as_ref()
+                .is_some_and(|snapshot| restart_all_sources(&self.pod, snapshot).next().is_some())
     }
 
     /// The last start failure of each container: name, reason, message.
@@ -211,6 +255,20 @@ impl PodState {
         self.in_flight.keys()
     }
 
+    /// How a container ended when it last ran, by `snapshot` or, where the runtime has forgotten it,
+    /// by memory; `None` if it may run, never ran, or is to start again whatever its end says.
+    pub(crate) fn known_end<'a>(
+        &'a self,
+        snapshot: &'a PodSnapshot,
+        name: &str,
+    ) -> Option<End<'a>> {
+        let is_up = snapshot.containers.iter().any(|c| c.name == name && c.may_run());
+        if is_up || self.owed_restarts.contains_key(name) {
+            return None;
+        }
+        last_end(snapshot, name).or_else(|| self.memory.last_end(name))
+    }
+
     /// Takes in what happened at `now`.
     pub fn apply(&mut self, event: PodEvent, now: Timestamp) {
         match event {
@@ -218,7 +276,11 @@ impl PodState {
             PodEvent::Updated(pod) => self.update(pod, now),
             PodEvent::Removed => {
                 self.removed = true;
-                self.stop(StopCause::Deleted, None, now);
+                // The object of a pod that is being deleted goes last, by our own word. If it is
+                // gone while containers still stop, somebody cut the deletion short.
+                let is_forced =
+                    !is_static_pod(&self.pod) && self.pod.metadata.deletion_timestamp.is_some();
+                self.stop(StopCause::Deleted, is_forced.then_some(1), now);
             }
             PodEvent::Stop { cause, grace_seconds } => self.stop(cause, grace_seconds, now),
             PodEvent::Observed(snapshot) => self.observe(*snapshot),
@@ -245,17 +307,18 @@ impl PodState {
     }
 
     fn update(&mut self, pod: Arc<Pod>, now: Timestamp) {
-        if pod.spec != self.pod.spec {
+        let is_changed = pod.spec != self.pod.spec;
+        self.pod = pod;
+        if is_changed {
             // Looking at volumes, cgroup and directories again is harmless.
-            if self.preparation == Preparation::Done {
-                self.preparation = Preparation::Due;
-            }
+            self.preparation = Preparation::Due;
             self.start_failures.clear();
             self.sandbox_failure = None;
+            let keys: Vec<String> =
+                containers(&self.pod).map(|spec| back_off_key(&spec.container)).collect();
+            self.back_off.retain(|key| keys.iter().any(|kept| kept == key));
         }
-        let deleting = pod.metadata.deletion_timestamp.is_some();
-        self.pod = pod;
-        if deleting {
+        if self.pod.metadata.deletion_timestamp.is_some() {
             self.stop(StopCause::Deleted, None, now);
         }
     }
@@ -275,6 +338,8 @@ impl PodState {
                 if grace < *grace_seconds {
                     *grace_seconds = grace;
                     *current = deadline.min(*current);
+                    // Whoever is in a hurry does not wait for the back-off of a stop that failed.
+                    self.retries.clear();
                 }
             }
             Stage::Terminated { .. } | Stage::Finished { .. } => {}
@@ -283,66 +348,130 @@ impl PodState {
 
     fn observe(&mut self, snapshot: PodSnapshot) {
         if snapshot.taken_at < self.fresh_after {
+            // It may tell of a change that happened after what is known from the action itself, and
+            // nobody will tell of it again.
+            self.snapshot_stale = true;
             return;
         }
         if self.snapshot.as_ref().is_some_and(|old| old.taken_at > snapshot.taken_at) {
             return;
         }
-        // A container that is gone or dead needs no killing any more.
-        self.kills.retain(|id, _| {
+        let restarting_all =
+            self.restarting_all() || restart_all_sources(&self.pod, &snapshot).next().is_some();
+        self.memory.take_in(&self.pod, &snapshot, restarting_all);
+        let may_run = |id: &ContainerId| {
             snapshot.containers.iter().any(|container| container.id == *id && container.may_run())
+        };
+        // A container that is gone or dead needs no killing any more.
+        self.kills.retain(|id, _| may_run(id));
+        if !snapshot.any_may_run() {
+            self.replacement_deadline = None;
+        }
+        self.owed_restarts.retain(|name, stopped| {
+            snapshot.newest(name).is_none_or(|newest| {
+                newest.id == *stopped || newest.state == ContainerState::Created
+            })
+        });
+        let in_flight = &self.in_flight;
+        self.start_failures.retain(|name, _| {
+            in_flight.contains_key(&ActionKey::Start(name.clone()))
+                || !snapshot.newest(name).is_some_and(ContainerSnapshot::is_running)
+        });
+        self.retries.retain(|key, _| match key {
+            ActionKey::Stop(id) => may_run(id),
+            ActionKey::Remove(id) => snapshot.containers.iter().any(|c| c.id == *id),
+            ActionKey::StopSandbox(id) => snapshot
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.id == *id && sandbox.state == SandboxState::Ready),
+            ActionKey::RemoveSandbox(id) => snapshot.sandboxes.iter().any(|s| s.id == *id),
+            _ => true,
         });
         self.snapshot = Some(snapshot);
         self.snapshot_stale = false;
     }
 
     fn action_started(&mut self, action: &Action, now: Timestamp) {
-        let mut until = None;
+        let mut in_flight = InFlight { until: None, cancelled: false, hash: None };
         match action {
-            Action::RunPreStop { id, budget, reason, .. } => {
+            Action::RunPreStop { id, name, budget, reason } => {
                 let deadline = later(now, *budget);
-                until = Some(deadline);
-                self.kills.insert(
-                    id.clone(),
-                    Kill { deadline, reason: reason.clone(), pre_stop: PreStop::Running },
-                );
+                in_flight.until = Some(deadline);
+                self.note_kill(id, name, reason, deadline).pre_stop = PreStop::Running;
             }
             Action::StopContainer(stop) => {
                 let deadline = later(now, stop.timeout);
-                until = Some(deadline);
-                let kill = self.kills.entry(stop.id.clone()).or_insert(Kill {
-                    deadline,
-                    reason: stop.reason.clone(),
-                    pre_stop: PreStop::Over { ran: false },
-                });
+                in_flight.until = Some(deadline);
+                let kill = self.note_kill(&stop.id, &stop.name, &stop.reason, deadline);
                 if kill.pre_stop == PreStop::Running {
-                    kill.pre_stop = PreStop::Over { ran: true };
+                    kill.pre_stop = PreStop::Over;
                 }
             }
             Action::StartContainer(start) => {
-                self.start_failures.remove(&start.name);
+                in_flight.hash =
+                    find_container(&self.pod, &start.name).map(|spec| hash_of(&spec.container));
                 self.note_restart(&start.name, now);
             }
-            Action::CreateSandbox { .. } => self.sandbox_failure = None,
-            Action::PreparePod
-            | Action::StopSandbox { .. }
-            | Action::RemoveContainer { .. }
+            Action::CreateSandbox { .. } => {
+                self.sandbox_failure = None;
+                self.replacement_deadline = None;
+            }
+            Action::PreparePod => self.preparation = Preparation::Underway,
+            Action::RemoveContainer { id, name, keep_log } => {
+                if self.is_removed_to_start_afresh(id, name, *keep_log) {
+                    self.memory.forget_end(name);
+                }
+            }
+            Action::StopSandbox { .. }
             | Action::RemoveSandbox { .. }
             | Action::ReleasePod
             | Action::RemovePod => {}
         }
-        self.in_flight.insert(action.key(), InFlight { until, cancelled: false });
+        self.in_flight.insert(action.key(), in_flight);
+    }
+
+    /// Init containers are removed for a new sandbox, all containers to restart all; of these the
+    /// one that asked for it goes on to wait for its back-off.
+    fn is_removed_to_start_afresh(&self, id: &ContainerId, name: &str, keep_log: bool) -> bool {
+        let Some(spec) = find_container(&self.pod, name) else { return false };
+        let newest = self.snapshot.as_ref().and_then(|snapshot| snapshot.newest(name));
+        let is_newest = newest.is_some_and(|newest| newest.id == *id);
+        let is_source = newest.and_then(end_of).is_some_and(|end| {
+            keep_log && exit_restarts_all_containers(&spec.container, end.exit_code)
+        });
+        is_newest && !is_source && (keep_log || spec.kind == ContainerKind::Init)
+    }
+
+    fn note_kill(
+        &mut self,
+        id: &ContainerId,
+        name: &str,
+        reason: &StopReason,
+        deadline: Timestamp,
+    ) -> &mut Kill {
+        if reason.owes_restart() {
+            self.owed_restarts.insert(name.to_owned(), id.clone());
+        }
+        if *reason == StopReason::SandboxChanged {
+            self.replacement_deadline.get_or_insert(deadline);
+        }
+        let kill = self.kills.entry(id.clone()).or_insert(Kill {
+            deadline,
+            reason: reason.clone(),
+            pre_stop: PreStop::Over,
+        });
+        kill.deadline = kill.deadline.min(deadline);
+        kill
     }
 
     fn note_restart(&mut self, name: &str, now: Timestamp) {
-        let Some(spec) = rubelet_types::find_container(&self.pod, name) else { return };
-        let finished = self.snapshot.as_ref().and_then(|snapshot| {
-            snapshot.newest(name).and_then(|container| match container.state {
-                rubelet_types::ContainerState::Exited { finished_at, .. } => Some(finished_at),
-                _ => None,
-            })
-        });
-        if let Some(finished_at) = finished {
+        let Some(spec) = find_container(&self.pod, name) else { return };
+        let newest = self.snapshot.as_ref().and_then(|snapshot| snapshot.newest(name));
+        let end = match newest {
+            Some(newest) => end_of(newest),
+            None => self.memory.last_end(name),
+        };
+        if let Some(finished_at) = end.map(|end| end.finished_at) {
             let key = back_off_key(&spec.container);
             self.back_off.note_attempt(&key, finished_at, now, self.back_off_settings);
         }
@@ -350,28 +479,28 @@ impl PodState {
 
     fn action_ended(&mut self, key: ActionKey, outcome: ActionOutcome, now: Timestamp) {
         self.in_flight.remove(&key);
-        self.fresh_after = self.fresh_after.max(now);
+        // These change nothing that a snapshot shows.
+        let is_visible =
+            !matches!(key, ActionKey::Prepare | ActionKey::Release | ActionKey::PreStop(_));
+        if is_visible {
+            self.fresh_after = self.fresh_after.max(now);
+        }
         match &outcome {
-            ActionOutcome::SandboxCreated(sandbox) => {
-                if let Some(snapshot) = &mut self.snapshot {
-                    snapshot.sandboxes.retain(|known| known.id != sandbox.id);
-                    snapshot.sandboxes.insert(0, sandbox.clone());
-                }
-            }
-            ActionOutcome::ContainerStarted(container) => {
-                self.merge_container((**container).clone())
-            }
-            ActionOutcome::Done if matches!(key, ActionKey::Prepare | ActionKey::Release) => {}
-            ActionOutcome::Done if matches!(key, ActionKey::PreStop(_)) => {}
+            ActionOutcome::SandboxCreated(sandbox) => self.merge_sandbox(sandbox),
+            ActionOutcome::ContainerStarted(container) => self.merge_container(container),
             ActionOutcome::Done | ActionOutcome::Failed(_) | ActionOutcome::Cancelled => {
-                self.snapshot_stale = true;
+                self.snapshot_stale |= is_visible;
             }
         }
         match key {
             ActionKey::Prepare => {
-                self.preparation = match outcome {
-                    ActionOutcome::Failed(failure) => Preparation::Failed(retrying(failure, now)),
-                    ActionOutcome::Cancelled => Preparation::Due,
+                self.preparation = match (&self.preparation, outcome) {
+                    (_, ActionOutcome::Failed(failure)) => {
+                        Preparation::Failed(retrying(failure, now))
+                    }
+                    (_, ActionOutcome::Cancelled) => Preparation::Due,
+                    // What was prepared was for an earlier spec.
+                    (Preparation::Due, _) => Preparation::Due,
                     _ => Preparation::Done,
                 };
             }
@@ -380,18 +509,23 @@ impl PodState {
                     self.sandbox_failure = Some(retrying(failure, now));
                 }
             }
-            ActionKey::Start(name) => {
-                if let ActionOutcome::Failed(failure) = outcome {
+            ActionKey::Start(name) => match outcome {
+                ActionOutcome::Failed(failure) => {
                     let mut failure = retrying(failure, now);
-                    if failure.reason == rubelet_types::reasons::ERR_IMAGE_PULL {
+                    if failure.reason == reasons::ERR_IMAGE_PULL {
                         failure.retry_at = failure.retry_at.min(later(now, SHOW_PULL_ERROR));
                     }
                     self.start_failures.insert(name, failure);
                 }
-            }
+                ActionOutcome::ContainerStarted(_) => {
+                    self.start_failures.remove(&name);
+                    self.owed_restarts.remove(&name);
+                }
+                _ => {}
+            },
             ActionKey::PreStop(id) => {
                 if let Some(kill) = self.kills.get_mut(&id) {
-                    kill.pre_stop = PreStop::Over { ran: true };
+                    kill.pre_stop = PreStop::Over;
                 }
             }
             ActionKey::Release if outcome == ActionOutcome::Done => {
@@ -413,22 +547,53 @@ impl PodState {
         }
     }
 
+    /// What failed is tried again, slower each time; so is what is said to be done, should the next
+    /// snapshot still show it as it was.
     fn note_clean_up(&mut self, key: ActionKey, outcome: ActionOutcome, now: Timestamp) {
-        let ActionOutcome::Failed(failure) = outcome else {
-            self.retries.remove(&key);
-            return;
+        let (message, retry_at) = match outcome {
+            ActionOutcome::Failed(failure) => (failure.message, failure.retry_at),
+            ActionOutcome::Done => {
+                ("done by the runtime's word, and not seen to be yet".to_owned(), None)
+            }
+            _ => {
+                self.retries.remove(&key);
+                return;
+            }
         };
         let attempts = self.retries.get(&key).map_or(0, |retry| retry.attempts) + 1;
         let delay = Duration::from_millis(500 << attempts.min(6));
-        let at = failure.retry_at.unwrap_or(later(now, delay));
-        self.retries.insert(key, Retry { attempts, at, message: failure.message });
+        let at = retry_at.unwrap_or(later(now, delay));
+        self.retries.insert(key, Retry { attempts, at, message });
     }
 
-    fn merge_container(&mut self, container: ContainerSnapshot) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.containers.retain(|known| known.id != container.id);
-            snapshot.containers.insert(0, container);
+    fn merge_sandbox(&mut self, sandbox: &SandboxSnapshot) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        // A snapshot that was taken meanwhile may know better: a sandbox that is not ready any more
+        // stays so.
+        let is_over = |known: &SandboxSnapshot| {
+            known.id == sandbox.id && known.state == SandboxState::NotReady
+        };
+        if snapshot.sandboxes.iter().any(is_over) {
+            self.snapshot_stale = true;
+            return;
         }
+        snapshot.sandboxes.retain(|known| known.id != sandbox.id);
+        snapshot.sandboxes.insert(0, sandbox.clone());
+    }
+
+    fn merge_container(&mut self, container: &ContainerSnapshot) {
+        self.memory.started(container);
+        let Some(snapshot) = &mut self.snapshot else { return };
+        // The same for a container that has ended meanwhile.
+        if snapshot
+            .containers
+            .iter()
+            .any(|known| known.id == container.id && end_of(known).is_some())
+        {
+            return;
+        }
+        snapshot.containers.retain(|known| known.id != container.id);
+        snapshot.containers.insert(0, container.clone());
     }
 }
 
@@ -438,6 +603,11 @@ fn retrying(failure: ActionFailure, now: Timestamp) -> Failure {
         message: failure.message,
         retry_at: failure.retry_at.unwrap_or(later(now, RETRY)),
     }
+}
+
+/// The hash that tells whether a container is still the one that was defined.
+pub(crate) fn hash_of(container: &Container) -> String {
+    container_hash(&container.name, container.image.as_deref().unwrap_or_default())
 }
 
 pub(crate) fn seconds(value: i64) -> Duration {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rubelet_linux::path::{RemoveTreeError, remove_tree_one_filesystem};
-use rubelet_types::{ContainerId, NodePaths, PodRef};
+use rubelet_types::{ContainerId, NodePaths, PodRef, PodUid};
 
 use crate::text::path_error;
 
@@ -162,6 +162,36 @@ pub(crate) fn remove_pod_logs(paths: &NodePaths, pod: &PodRef) -> Result<(), Fil
     Ok(remove_tree_one_filesystem(&dir)?)
 }
 
+/// Removes the log directories of pods that `keep` does not know, and links to logs that are gone.
+/// Answers how many directories went. What has no form of a pod's log directory is left alone.
+pub(crate) fn remove_orphaned_logs(
+    paths: &NodePaths,
+    keep: impl Fn(&PodUid) -> bool,
+) -> Result<usize, FileError> {
+    let mut removed = 0;
+    for entry in fs::read_dir(paths.pod_logs()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let mut parts = name.to_str().unwrap_or_default().split('_');
+        let (Some(_), Some(_), Some(uid), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        if !keep(&PodUid::new(uid)) {
+            remove_tree_one_filesystem(&entry.path())?;
+            removed += 1;
+        }
+    }
+    for entry in fs::read_dir(paths.container_logs()).into_iter().flatten().flatten() {
+        let points_into_ours =
+            fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(paths.pod_logs()));
+        if points_into_ours && !entry.path().exists() {
+            remove_if_there(&entry.path())?;
+        }
+    }
+    Ok(removed)
+}
+
 /// Removes a file or link; one that is gone is removed.
 pub(crate) fn remove_if_there(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
@@ -173,6 +203,36 @@ pub(crate) fn remove_if_there(path: &Path) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_logs_of_pods_that_nobody_knows_are_orphaned() {
+        let root = tempfile::tempdir().unwrap();
+        let paths =
+            NodePaths::new(root.path(), root.path().join("logs"), root.path().join("links"));
+        for dir in ["logs/ns_a_known/c", "logs/ns_b_gone/c", "logs/something-else", "links"] {
+            fs::create_dir_all(root.path().join(dir)).unwrap();
+        }
+        let link = |name: &str, target: &str| {
+            let target = root.path().join(target);
+            std::os::unix::fs::symlink(target, root.path().join("links").join(name)).unwrap();
+        };
+        fs::write(root.path().join("logs/ns_a_known/c/0.log"), "").unwrap();
+        link("kept", "logs/ns_a_known/c/0.log");
+        link("dangling", "logs/ns_b_gone/c/0.log");
+        link("foreign", "elsewhere/0.log");
+        let removed = remove_orphaned_logs(&paths, |uid| uid.as_str() == "known").unwrap();
+        assert_eq!(removed, 1);
+        let names = |dir: &str| {
+            let mut names: Vec<_> = fs::read_dir(root.path().join(dir))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("logs"), ["ns_a_known", "something-else"]);
+        assert_eq!(names("links"), ["foreign", "kept"]);
+    }
 
     #[test]
     fn restart_counts_continue_after_the_highest_log() {

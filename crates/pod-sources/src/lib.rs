@@ -27,12 +27,12 @@ pub mod defaults;
 mod mux;
 mod source;
 mod static_pod;
+mod static_pod_uid;
 pub mod validation;
 
 pub use api_references::find_api_reference;
 pub use config::{PodChanges, PodConfig, PodSourceHandle, PodSourceSettings};
 pub use mux::{DuplicatePod, MuxOutcome, PodChange, PodConfigMux, PodOperation, PodSource};
 pub use source::InvalidManifestUrl;
-pub use static_pod::{
-    ManifestError, ManifestOrigin, StaticPodPolicy, prepare_static_pod, static_pod_uid,
-};
+pub use static_pod::{ManifestError, ManifestOrigin, StaticPodPolicy, prepare_static_pod};
+pub use static_pod_uid::static_pod_uid;

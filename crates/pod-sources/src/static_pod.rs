@@ -1,15 +1,14 @@
 //! What makes a manifest's pod a static pod of this node.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
 use rubelet_types::labels;
-use serde_json::Value;
 
 use crate::decode::DecodeError;
 use crate::defaults::apply_defaults;
 use crate::find_api_reference;
+use crate::static_pod_uid::static_pod_uid;
 use crate::validation::{ValidationErrors, validate_pod_create};
 
 /// Where a manifest came from.
@@ -17,17 +16,8 @@ use crate::validation::{ValidationErrors, validate_pod_create};
 pub enum ManifestOrigin {
     /// A file in `staticPodPath`, or that file.
     File(PathBuf),
-    /// `staticPodURL`.
+    /// `staticPodURL` to the letter, credentials and all.
     Url(String),
-}
-
-impl fmt::Display for ManifestOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Url(url) => write!(f, "url:{url}"),
-        }
-    }
 }
 
 /// What a node asks of its static pods.
@@ -78,10 +68,10 @@ pub fn prepare_static_pod(
     let Some(name) = pod.metadata.name.clone().filter(|name| !name.is_empty()) else {
         return Err(ManifestError::NameMissing);
     };
-    drop_live_state(&mut pod);
     if pod.metadata.uid.as_deref().unwrap_or_default().is_empty() {
         pod.metadata.uid = Some(static_pod_uid(&pod, origin, &policy.node_name));
     }
+    drop_live_state(&mut pod);
     apply_defaults(&mut pod);
 
     pod.metadata.name = Some(format!("{name}-{}", policy.node_name.to_lowercase()));
@@ -137,52 +127,6 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     match twin {
         Some(twin) => *twin = ours,
         None => tolerations.push(ours),
-    }
-}
-
-/// The uid of a static pod: 32 hexadecimal digits, different when the manifest's content, its
-/// place or the node's name is.
-///
-/// It is a 128-bit FNV-1a over the pod as its author wrote it, in a canonical form (the order of
-/// keys, comments and layout make no difference). Defaults are *not* in it: a kubelet that learns a
-/// new default must not restart every static pod. The Go kubelet hashes a rendering of its own
-/// in-memory structures, which changes from version to version; the two never agree.
-pub fn static_pod_uid(pod: &Pod, origin: &ManifestOrigin, node_name: &str) -> String {
-    let mut content = Vec::new();
-    // A pod of plain data always serialises.
-    write_canonical(&serde_json::to_value(pod).unwrap_or_default(), &mut content);
-    for part in [node_name.as_bytes(), origin.to_string().as_bytes()] {
-        // NUL stands in no name, so parts cannot run into each other.
-        content.push(0);
-        content.extend_from_slice(part);
-    }
-    format!("{:032x}", rubelet_types::fnv1a_128(&content))
-}
-
-/// Like JSON without space, with the keys sorted whatever order the map type keeps.
-fn write_canonical(value: &Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Object(object) => {
-            let mut entries: Vec<(&String, &Value)> = object.iter().collect();
-            entries.sort_by_key(|(key, _)| *key);
-            out.push(b'{');
-            for (key, value) in entries {
-                out.extend_from_slice(Value::from(key.as_str()).to_string().as_bytes());
-                out.push(b':');
-                write_canonical(value, out);
-                out.push(b',');
-            }
-            out.push(b'}');
-        }
-        Value::Array(items) => {
-            out.push(b'[');
-            for item in items {
-                write_canonical(item, out);
-                out.push(b',');
-            }
-            out.push(b']');
-        }
-        scalar => out.extend_from_slice(scalar.to_string().as_bytes()),
     }
 }
 

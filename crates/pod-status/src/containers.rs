@@ -226,7 +226,15 @@ impl Reporter<'_, '_> {
 
         let starting =
             self.input.stage != Stage::Terminated && self.input.starting.contains(&instance.name);
+        // It was stopped to be replaced (a changed image, a failed probe), and its end alone would
+        // have been final: only a waiting container may start again.
+        let owed_end = (starting && instance.exit_code().is_some())
+            .then(|| end_of(instance, &id))
+            .filter(|end| !self.restarts_after(spec, end));
         status.state = Some(match &instance.state {
+            ContainerState::Exited { .. } if owed_end.is_some() => self
+                .failed_start(&instance.name)
+                .unwrap_or_else(|| waiting(self.waiting_reason, None)),
             ContainerState::Exited { .. } => terminated(end_of(instance, &id)),
             _ if starting => self
                 .failed_start(&instance.name)
@@ -282,6 +290,9 @@ impl Reporter<'_, '_> {
             }
             _ => older_end.or(kept),
         };
+        if let Some(end) = owed_end {
+            status.last_state = Some(terminated(end));
+        }
 
         if !instance.image.is_empty() {
             status.image.clone_from(&instance.image);
@@ -372,16 +383,20 @@ impl Reporter<'_, '_> {
         }
         match (newest.map(|instance| &instance.state), seen(status)) {
             (None | Some(ContainerState::Exited { .. }), Seen::Terminated(end)) => {
-                container_restarts_after(
-                    pod_restart_policy(self.input.pod),
-                    spec.kind,
-                    &spec.container,
-                    end.exit_code,
-                    end.reason.as_deref(),
-                )
+                self.restarts_after(spec, end)
             }
             _ => true,
         }
+    }
+
+    fn restarts_after(&self, spec: &ContainerSpec<'_>, end: &ContainerStateTerminated) -> bool {
+        container_restarts_after(
+            pod_restart_policy(self.input.pod),
+            spec.kind,
+            &spec.container,
+            end.exit_code,
+            end.reason.as_deref(),
+        )
     }
 
     fn failed_start(&self, name: &str) -> Option<ApiState> {

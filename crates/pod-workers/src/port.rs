@@ -28,7 +28,7 @@ pub struct PodReport<'a> {
     pub pod: &'a Arc<Pod>,
     /// Where it is in its life.
     pub stage: &'a Stage,
-    /// What the runtime was last seen to hold of it.
+    /// What the runtime holds of it; `None` while that is not known for certain.
     pub snapshot: Option<&'a PodSnapshot>,
     /// Containers whose start is under way.
     pub starting: Vec<&'a str>,
@@ -38,6 +38,8 @@ pub struct PodReport<'a> {
     pub new_back_offs: Vec<&'a str>,
     /// What newly keeps the whole pod from going on: reason and message of the event.
     pub new_problem: Option<(&'static str, &'a str)>,
+    /// A restart rule is taking down all containers of the pod.
+    pub restarting_all: bool,
     /// The pod is known from the runtime alone: there is no status to report.
     pub is_orphan: bool,
 }

@@ -37,7 +37,7 @@ pub use pod::{
 };
 pub use probe::{ProbeKind, ProbeResult, ProbeUpdate};
 pub use quantity::{ParseQuantityError, Quantity};
-pub use restart::container_restarts_after;
+pub use restart::{container_restarts_after, exit_restarts_all_containers};
 pub use runtime::{
     ContainerAnnotations, ContainerResources, ContainerSnapshot, ContainerState, ContainerUser,
     PodSnapshot, SandboxSnapshot, SandboxState,

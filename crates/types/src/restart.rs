@@ -1,4 +1,4 @@
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule};
 
 use crate::{ContainerKind, RestartPolicy, reasons};
 
@@ -35,17 +35,27 @@ pub fn container_restarts_after(
 }
 
 fn rule_restarts(container: &Container, exit_code: i32) -> bool {
-    container.restart_policy_rules.iter().flatten().any(|rule| {
+    matching_rule(container, exit_code)
+        .is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | "RestartAllContainers"))
+}
+
+/// Whether a container that ended with `exit_code` makes all containers of its pod start again: the
+/// first of its `restartPolicyRules` that matches says `RestartAllContainers` (KEP-5532).
+pub fn exit_restarts_all_containers(container: &Container, exit_code: i32) -> bool {
+    matching_rule(container, exit_code).is_some_and(|rule| rule.action == "RestartAllContainers")
+}
+
+fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    container.restart_policy_rules.iter().flatten().find(|rule| {
         let Some(codes) = rule.exit_codes.as_ref() else {
             return false;
         };
         let listed = codes.values.as_ref().is_some_and(|values| values.contains(&exit_code));
-        let matches = match codes.operator.as_str() {
+        match codes.operator.as_str() {
             "In" => listed,
             "NotIn" => !listed,
             _ => false,
-        };
-        matches && matches!(rule.action.as_str(), "Restart" | "RestartAllContainers")
+        }
     })
 }
 
@@ -85,6 +95,25 @@ mod tests {
                 container_restarts_after(policy, kind, &container, exit_code, None),
                 expected,
                 "{policy:?} {kind:?} {exit_code} {container:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides_whether_all_containers_restart() {
+        let container: Container = serde_json::from_value(serde_json::json!({
+            "name": "c",
+            "restartPolicyRules": [
+                {"action": "Restart", "exitCodes": {"operator": "In", "values": [1, 2]}},
+                {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [2, 3]}},
+            ],
+        }))
+        .unwrap();
+        for (exit_code, expected) in [(0, false), (1, false), (2, false), (3, true)] {
+            assert_eq!(
+                exit_restarts_all_containers(&container, exit_code),
+                expected,
+                "{exit_code}"
             );
         }
     }

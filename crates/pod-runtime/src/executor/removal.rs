@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use rubelet_cri::{CriError, observe};
-use rubelet_types::{ContainerId, ContainerSnapshot, NodePaths, PodRef, PodSnapshot, SandboxId};
+use rubelet_types::{
+    ContainerId, ContainerSnapshot, NodePaths, PodRef, PodSnapshot, PodUid, SandboxId,
+};
 
 use super::PodRuntime;
 use crate::failure::{RuntimeFailure, blocking};
@@ -12,8 +14,8 @@ use crate::sandbox_config::check_pod_names;
 use crate::termination_message::message_file;
 
 impl PodRuntime {
-    /// Removes a dead container, its logs, and the file of its termination message. The logs go
-    /// first: once the container is gone nobody comes back for them.
+    /// Removes a dead container, the file of its termination message, and its logs unless `keep_log`.
+    /// The logs go first: once the container is gone nobody comes back for them.
     ///
     /// # Errors
     ///
@@ -23,6 +25,7 @@ impl PodRuntime {
         pod: &PodRef,
         snapshot: &PodSnapshot,
         id: &ContainerId,
+        keep_log: bool,
     ) -> Result<(), RuntimeFailure> {
         // What the runtime's labels say of foreign containers makes no paths.
         let found = snapshot.containers.iter().find(|container| {
@@ -30,7 +33,7 @@ impl PodRuntime {
                 && check_pod_names(pod).is_ok()
                 && NodePaths::check_element(&container.name).is_ok()
         });
-        if let Some(container) = found {
+        if let Some(container) = found.filter(|_| !keep_log) {
             let log = self
                 .paths
                 .container_log_dir(pod, &container.name)
@@ -50,6 +53,24 @@ impl PodRuntime {
         let file = message_file(container)?;
         let ours = self.paths.container_dir(&pod.uid, &container.name);
         (file.parent() == Some(ours.as_path())).then(|| file.to_owned())
+    }
+
+    /// Removes logs of pods that `keep` does not know, which no worker is there to remove: those of
+    /// pods that ended while no kubelet ran.
+    ///
+    /// # Errors
+    ///
+    /// The file system could not.
+    pub async fn remove_orphaned_logs(
+        &self,
+        keep: impl Fn(&PodUid) -> bool + Send + 'static,
+    ) -> Result<(), RuntimeFailure> {
+        let paths = self.paths.clone();
+        let removed = blocking(move || files::remove_orphaned_logs(&paths, keep)).await?;
+        if removed > 0 {
+            tracing::info!(removed, "Removed orphaned pod log directories");
+        }
+        Ok(())
     }
 
     /// Removes a sandbox that nobody uses any more, and stops it before: a runtime removes none

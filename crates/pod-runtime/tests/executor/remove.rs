@@ -28,7 +28,7 @@ async fn only_the_removed_instance_loses_its_files() {
     let message =
         |container: &ContainerSnapshot| PathBuf::from(&container.mounts["/dev/termination-log"]);
     let snapshot = node.runtime.inspect(&pod).await.unwrap();
-    node.runtime.remove_container(&pod, &snapshot, &first.id).await.unwrap();
+    node.runtime.remove_container(&pod, &snapshot, &first.id, false).await.unwrap();
 
     for gone in [
         node.log(&pod, "0.log"),
@@ -44,8 +44,20 @@ async fn only_the_removed_instance_loses_its_files() {
     let left = node.fake.inventory().containers;
     assert_eq!(left.iter().map(|c| c.id.as_str()).collect::<Vec<_>>(), [second.id.as_str()]);
     // Again, and for one that nobody knows.
-    node.runtime.remove_container(&pod, &snapshot, &first.id).await.unwrap();
-    node.runtime.remove_container(&pod, &snapshot, &"nobody".into()).await.unwrap();
+    node.runtime.remove_container(&pod, &snapshot, &first.id, false).await.unwrap();
+    node.runtime.remove_container(&pod, &snapshot, &"nobody".into(), false).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_that_are_to_be_kept_outlive_their_container() {
+    let node = Node::new();
+    let pod = pod(serde_json::json!({}));
+    let (_, first) = node.run(&pod).await;
+    let pod = pod_ref(&pod);
+    let snapshot = node.runtime.inspect(&pod).await.unwrap();
+    node.runtime.remove_container(&pod, &snapshot, &first.id, true).await.unwrap();
+    assert!(node.log(&pod, "0.log").exists());
+    assert!(node.fake.inventory().containers.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

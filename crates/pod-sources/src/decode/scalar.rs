@@ -53,6 +53,15 @@ pub(super) fn from_float(value: f64) -> Value {
     Value::Float(value)
 }
 
+/// The text that Go's JSON gives a number: very small and very large ones get an exponent.
+pub(super) fn json_number(value: f64) -> String {
+    if value == 0.0 || (1e-6..1e21).contains(&value.abs()) {
+        return value.to_string();
+    }
+    let text = format!("{value:e}");
+    if value.abs() < 1.0 { text } else { text.replace('e', "e+") }
+}
+
 fn parse_integer(negative: bool, digits: &str) -> Option<Value> {
     let lower = digits.to_ascii_lowercase();
     let (radix, digits) = if let Some(rest) = lower.strip_prefix("0x") {
@@ -134,6 +143,17 @@ mod tests {
             ("1e400", text("1e400")),
         ] {
             assert_eq!(resolve_plain(input), expected, "{input:?}");
+        }
+        for (value, expected) in [
+            (0.0, "0"),
+            (1.5, "1.5"),
+            (-0.25, "-0.25"),
+            (0.000_001, "0.000001"),
+            (4.5e-12, "4.5e-12"),
+            (1e20, "100000000000000000000"),
+            (-1e21, "-1e+21"),
+        ] {
+            assert_eq!(json_number(value), expected);
         }
         assert!(matches!(resolve_plain(".inf"), Value::Float(value) if value.is_infinite()));
     }

@@ -12,6 +12,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::node::{Node, Value};
+use super::scalar::json_number;
 use super::{ManifestWarning, WarningSink};
 
 /// A value that is not what its field takes.
@@ -143,7 +144,7 @@ impl<'a> Deserializer<'a> for NodeDeserializer<'a, '_> {
                 Value::Null => Some("0".to_owned()),
                 Value::Int(value) => Some(value.to_string()),
                 Value::BigInt(value) => Some(value.to_string()),
-                Value::Float(value) if value.is_finite() => Some(value.to_string()),
+                Value::Float(value) if value.is_finite() => Some(json_number(*value)),
                 Value::String(_) => None,
                 _ => return Err(self.mismatch("a quantity")),
             };

@@ -1,5 +1,6 @@
 //! `staticPodURL` as a source.
 
+use std::fmt;
 use std::time::Duration;
 
 use ::http::header::AUTHORIZATION;
@@ -42,14 +43,22 @@ enum CheckError {
 }
 
 /// Reads `staticPodURL` and hands over its pods.
-#[derive(Debug)]
 pub(crate) struct HttpSource {
     client: HttpClient,
     url: Uri,
+    /// The URL as it was configured, which the pods' uids follow from.
+    origin: ManifestOrigin,
     headers: HeaderMap,
     period: Duration,
     policy: StaticPodPolicy,
     handle: PodSourceHandle,
+}
+
+impl fmt::Debug for HttpSource {
+    /// Without the origin and the headers: they may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpSource").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 /// What a check found.
@@ -92,7 +101,8 @@ impl HttpSource {
             map.insert(AUTHORIZATION, value);
         }
         let client = HttpClient::new(TIMEOUT, MAX_MANIFEST_BYTES);
-        Ok(Self { client, url: parsed, headers: map, period, policy, handle })
+        let origin = ManifestOrigin::Url(url.to_owned());
+        Ok(Self { client, url: parsed, origin, headers: map, period, policy, handle })
     }
 
     /// Runs until nobody takes the pods any more.
@@ -157,9 +167,8 @@ impl HttpSource {
             return Ok(Checked::Unchanged);
         }
         *last = Some(body.clone());
-        let (url, policy) = (self.url.to_string(), self.policy.clone());
-        let decoded =
-            tokio::task::spawn_blocking(move || pods_of(&body, &ManifestOrigin::Url(url), &policy));
+        let (origin, policy) = (self.origin.clone(), self.policy.clone());
+        let decoded = tokio::task::spawn_blocking(move || pods_of(&body, &origin, &policy));
         match decoded.await {
             Ok(decoded) => decoded.map_err(CheckError::Manifest),
             // Only at shutdown of the executor.

@@ -197,6 +197,18 @@ async fn credentials_in_the_url_become_a_header() {
     assert_eq!(requests[0]["host"], server.address.to_string());
 }
 
+/// The Go kubelet hashes the setting as it stands, so nothing of it may be tidied up.
+#[tokio::test]
+async fn uids_follow_the_url_to_the_letter() {
+    let server = Server::start(answer(StatusCode::OK, &pod("a"))).await;
+    let url = format!("http://user:p%40ss@{}?node=1#x", server.address);
+    let (mut out, _running) = start(&url, &[]);
+    let change = tokio::time::timeout(DEADLINE, out.changes.recv()).await.unwrap().unwrap();
+    let manifest = crate::decode::decode_pod(pod("a").as_bytes()).unwrap();
+    let uid = crate::static_pod_uid(&manifest.pods[0], &ManifestOrigin::Url(url), "node");
+    assert_eq!(change.pods[0].metadata.uid, Some(uid));
+}
+
 #[tokio::test]
 async fn a_silent_server_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,0 +1,1 @@
+// This file lets main.go declare a function without a body.
