@@ -10,8 +10,10 @@ mod report;
 mod setup;
 mod test;
 mod testbed;
+mod vm;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
@@ -28,6 +30,13 @@ fn main() -> ExitCode {
         }),
         Some(("lint", _)) => lint::run(),
         Some(("test", args)) => test::run(args.get_flag("no-e2e")),
+        Some(("vm", args)) => vm::run(&vm::Options {
+            peer: args.get_one("peer").cloned(),
+            script: args.get_one("script").cloned(),
+            files: args.get_many("file").into_iter().flatten().cloned().collect(),
+            memory: *args.get_one("memory").unwrap_or(&2048),
+            limit: Duration::from_secs(*args.get_one("limit").unwrap_or(&3600)),
+        }),
         Some(("bench", args)) => match args.subcommand() {
             Some(("pods", args)) => bench::run(&bench::Options {
                 pods: *args.get_one("number").unwrap_or(&50),
@@ -80,6 +89,41 @@ fn command() -> Command {
             Command::new("test")
                 .about("Lint and every test, on fakes and on real containerd")
                 .arg(flag("no-e2e", "Leave out the tests on real containerd")),
+        )
+        .subcommand(
+            Command::new("vm")
+                .about("Runs pods in a virtual machine with cgroup v2 and systemd, and looks at them")
+                .arg(
+                    Arg::new("peer")
+                        .long("peer")
+                        .value_parser(value_parser!(std::path::PathBuf))
+                        .help("Another kubelet: boot again with it, and compare the cgroups"),
+                )
+                .arg(
+                    Arg::new("script")
+                        .long("script")
+                        .value_parser(value_parser!(std::path::PathBuf))
+                        .help("A bash script to run in the guest instead [default: testing/vm/guest/pods.sh]"),
+                )
+                .arg(
+                    Arg::new("file")
+                        .long("file")
+                        .action(ArgAction::Append)
+                        .value_parser(value_parser!(std::path::PathBuf))
+                        .help("A file that the script finds in its directory; may be repeated"),
+                )
+                .arg(
+                    Arg::new("memory")
+                        .long("memory")
+                        .value_parser(value_parser!(u32))
+                        .help("MiB of memory [default: 2048]"),
+                )
+                .arg(
+                    Arg::new("limit")
+                        .long("limit")
+                        .value_parser(value_parser!(u64))
+                        .help("Seconds after which a boot is given up [default: 3600]"),
+                ),
         )
         .subcommand(
             Command::new("bench").about("Measures").subcommand_required(true).subcommand(

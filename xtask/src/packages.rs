@@ -55,6 +55,17 @@ const BUILD_RUNTIME: &[Package] = &[
 /// What fetching a tool from the Python package index needs.
 const PIP: &[Package] = &[package("python3-pip", &[], "fetches a tool from its index")];
 
+/// What the virtual machine is made with and runs on.
+const VIRTUAL_MACHINE: &[Package] = &[
+    package("qemu-system-x86", &["/usr/bin/qemu-system-x86_64"], "emulates the virtual machine"),
+    package("debootstrap", &["/usr/sbin/debootstrap"], "fills the virtual machine's disk"),
+    package("kmod", &["/usr/sbin/depmod", "/sbin/depmod"], "prepares its kernel modules"),
+    package("cpio", &["/usr/bin/cpio", "/bin/cpio"], "packs what its kernel starts"),
+    package("e2fsprogs", &["/usr/sbin/mke2fs", "/sbin/mke2fs"], "makes its file systems"),
+    package("busybox-static", &[], "the first program in it"),
+    package("util-linux", &["/usr/bin/setpriv"], "ends it with its maker"),
+];
+
 /// What a command asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -62,6 +73,7 @@ pub(crate) enum Need {
     Images,
     BuildRuntime,
     Pip,
+    VirtualMachine,
 }
 
 impl Need {
@@ -71,6 +83,7 @@ impl Need {
             Self::Images => IMAGES.to_vec(),
             Self::BuildRuntime => [COMMON, BUILD_RUNTIME].concat(),
             Self::Pip => PIP.to_vec(),
+            Self::VirtualMachine => VIRTUAL_MACHINE.to_vec(),
         }
     }
 }

@@ -53,7 +53,6 @@ impl SyncHandler for KubeletHandler {
             if is_mirror_pod(&pod) {
                 continue;
             }
-            self.desired.set(&pod);
             self.add(pod).await;
         }
     }
@@ -114,12 +113,15 @@ impl KubeletHandler {
     async fn add(&self, pod: Arc<Pod>) {
         let reference = pod_ref(&pod);
         if self.workers.knows(&reference.uid) {
+            self.desired.set(&pod);
             return self.workers.add(pod, None, false);
         }
         if is_static_pod(&pod) {
             self.adopt_namesakes(&reference).await;
         }
         let earlier = self.carry_over(&pod, &reference).await;
+        // From here on it is shown, with what is known of it.
+        self.desired.set(&pod);
         if let Err(rejection) = self.admit(&pod) {
             return self.reject(&pod, &reference, &rejection);
         }

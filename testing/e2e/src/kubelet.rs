@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::events::{self, EventView};
 use crate::http;
 use crate::namespaces::ProcessStat;
 use crate::pods::PodView;
@@ -89,7 +90,11 @@ impl KubeletProcess {
         Ok(kubelet)
     }
 
-    fn wait_until_healthy(&mut self) -> anyhow::Result<()> {
+    /// Waits until its `/healthz` says ok.
+    ///
+    /// # Errors
+    /// When it ends or does not become healthy; the error carries the end of its log.
+    pub fn wait_until_healthy(&mut self) -> anyhow::Result<()> {
         let healthy = wait_for("the kubelet to be healthy", HEALTHY_WITHIN, || {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.running = false;
@@ -149,6 +154,23 @@ impl KubeletProcess {
         fs::write(&partial, text)
             .and_then(|()| fs::rename(&partial, &target))
             .with_context(|| format!("cannot write {}", target.display()))
+    }
+
+    /// Puts the manifest of a pod into place, in a file named after it.
+    ///
+    /// # Errors
+    /// When it cannot be written, or has no name.
+    pub fn write_pod(&self, pod: &Value) -> anyhow::Result<()> {
+        let name = pod["metadata"]["name"].as_str().context("the pod has no name")?;
+        self.write_manifest(&format!("{name}.yaml"), &pod.to_string())
+    }
+
+    /// Takes the manifest of a pod away that [`KubeletProcess::write_pod`] wrote.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove_pod(&self, name: &str) -> anyhow::Result<()> {
+        self.remove_manifest(&format!("{name}.yaml"))
     }
 
     /// Takes a manifest away.
@@ -234,6 +256,39 @@ impl KubeletProcess {
             Err(error) => Err(format!("{error:#}")),
         })
         .with_context(|| format!("the kubelet's log ends with:\n{}", self.log_tail(25)))
+    }
+
+    /// The events that it told of so far, in all its runs.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn events(&self) -> anyhow::Result<Vec<EventView>> {
+        let path = self.log_file();
+        let log = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(events::read(&String::from_utf8_lossy(&log)))
+    }
+
+    /// Waits until it has told of an event of the static pod `name` with that reason and `text` in
+    /// the message.
+    ///
+    /// # Errors
+    /// When `timeout` passes first; the error carries what it told of the pod.
+    pub fn wait_for_event(
+        &self,
+        name: &str,
+        reason: &str,
+        text: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<EventView> {
+        let object = format!("/{name}-{}", self.options.node_name);
+        let what = format!("the event {reason} of {name} with {text:?}");
+        wait_for(&what, timeout, || {
+            let told = self.events().map_err(|error| format!("{error:#}"))?;
+            let mut told = told.into_iter().filter(|event| event.object.ends_with(&object));
+            let others: Vec<EventView> = told.clone().collect();
+            told.find(|event| event.reason == reason && event.message.contains(text))
+                .ok_or_else(|| format!("it told of {others:#?}"))
+        })
     }
 
     /// The lines that a container wrote, over all its restarts that are still on disk.
@@ -325,6 +380,16 @@ impl KubeletProcess {
         Ok(())
     }
 
+    /// Holds it still (SIGSTOP) until [`KubeletProcess::resume`] or its end.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Ends it with SIGTERM, as an init system does. Pods run on.
     ///
     /// # Errors
@@ -352,10 +417,19 @@ impl KubeletProcess {
     /// # Errors
     /// When it still runs or does not become healthy.
     pub fn start_again(&mut self) -> anyhow::Result<()> {
+        self.launch_again()?;
+        self.wait_until_healthy()
+    }
+
+    /// As [`KubeletProcess::start_again`], but does not wait for anything.
+    ///
+    /// # Errors
+    /// When it still runs or cannot be started.
+    pub fn launch_again(&mut self) -> anyhow::Result<()> {
         anyhow::ensure!(!self.running, "it still runs");
         self.child = launch(&self.runtime, &self.options, &self.dir)?;
         self.running = true;
-        self.wait_until_healthy()
+        Ok(())
     }
 
     /// SIGTERM, then a new start.

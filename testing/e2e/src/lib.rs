@@ -16,9 +16,13 @@
 
 mod cache;
 mod cgroups;
+mod diary;
+mod events;
 mod http;
 mod kubelet;
 mod leftovers;
+pub mod manifest;
+mod manifest_server;
 mod namespaces;
 mod owner;
 mod pods;
@@ -27,10 +31,13 @@ mod runtime;
 mod wait;
 
 pub use cache::{Cache, Missing, RuntimeKind, Tools};
+pub use diary::{Diary, DiaryEntry, uptime};
+pub use events::EventView;
 pub use kubelet::{KubeletOptions, KubeletProcess, ProcessUsage};
-pub use leftovers::leftovers;
+pub use leftovers::{leftovers, pod_leftovers};
+pub use manifest_server::ManifestServer;
 pub use namespaces::{Lifetime, Namespaces};
 pub use owner::{Owner, sweep, sweep_abandoned};
 pub use pods::{ContainerView, PodView, find_container_processes, kill_container};
 pub use runtime::{Runtime, RuntimeOptions};
-pub use wait::{Deadline, wait_for};
+pub use wait::{Deadline, wait_closely, wait_for};

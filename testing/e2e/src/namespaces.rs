@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -160,6 +160,22 @@ impl Namespaces {
             connected
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("the connecting thread panicked")))
+        })
+    }
+
+    /// Opens a TCP port inside.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered or the port is taken.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        thread::scope(|scope| {
+            let listening = scope.spawn(|| {
+                move_into_link_name_space(self.net.as_fd(), Some(LinkNameSpaceType::Network))?;
+                TcpListener::bind(address)
+            });
+            listening
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the listening thread panicked")))
         })
     }
 

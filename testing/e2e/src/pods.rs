@@ -20,6 +20,8 @@ pub struct PodView {
     pub phase: String,
     /// `status.reason`, or empty.
     pub reason: String,
+    /// `status.message`, or empty.
+    pub message: String,
     /// Whether the condition `Ready` is true.
     pub ready: bool,
     /// `status.podIP`, or empty.
@@ -49,6 +51,8 @@ pub struct ContainerView {
     pub state: String,
     /// The state's reason, or empty.
     pub reason: String,
+    /// The state's message, or empty.
+    pub message: String,
     /// The exit code of a terminated container.
     pub exit_code: Option<i64>,
 }
@@ -79,6 +83,7 @@ impl PodView {
             uid: text(&pod["metadata"]["uid"]),
             phase: text(&status["phase"]),
             reason: text(&status["reason"]),
+            message: text(&status["message"]),
             ready: conditions.iter().any(is_ready),
             ip: text(&status["podIP"]),
             start_time: text(&status["startTime"]),
@@ -129,6 +134,7 @@ impl ContainerView {
             id: id.split_once("://").map_or(id.clone(), |(_, id)| id.to_owned()),
             state,
             reason: text(&detail["reason"]),
+            message: text(&detail["message"]),
             exit_code: detail["exitCode"].as_i64(),
         }
     }

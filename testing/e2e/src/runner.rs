@@ -35,6 +35,18 @@ pub struct Scenario {
     pub run: fn(&Stage) -> anyhow::Result<()>,
 }
 
+impl Scenario {
+    /// A scenario for every kind of runtime.
+    pub const fn on_all(name: &'static str, run: fn(&Stage) -> anyhow::Result<()>) -> Self {
+        Self { name, runtimes: &RuntimeKind::ALL, run }
+    }
+
+    /// A scenario to which the runtime does not matter, so that one kind is enough.
+    pub const fn on_any(name: &'static str, run: fn(&Stage) -> anyhow::Result<()>) -> Self {
+        Self { name, runtimes: &[RuntimeKind::Built], run }
+    }
+}
+
 /// What a scenario is given.
 #[derive(Debug)]
 pub struct Stage {

@@ -208,6 +208,23 @@ impl Runtime {
         &self.owner.cgroup
     }
 
+    /// What a file says in a group below its cgroup, in whichever hierarchy has it, without the
+    /// last line's end.
+    ///
+    /// # Errors
+    /// When no hierarchy has it or it cannot be read.
+    pub fn read_cgroup(&self, group: &str, file: &str) -> anyhow::Result<String> {
+        let below = Path::new(self.cgroup()).join(group).join(file);
+        let path = cgroups::hierarchies()
+            .into_iter()
+            .map(|hierarchy| hierarchy.join(&below))
+            .find(|path| path.exists())
+            .with_context(|| format!("no hierarchy has {}", below.display()))?;
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(text.trim_end().to_owned())
+    }
+
     /// The namespaces it runs in.
     pub fn namespaces(&self) -> &Namespaces {
         &self.namespaces

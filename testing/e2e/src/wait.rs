@@ -6,6 +6,8 @@ use anyhow::bail;
 
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(50);
+/// How often it is looked at where the time until it holds is of interest.
+const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// A point in time until which something must have happened.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,29 @@ impl Deadline {
 pub fn wait_for<T>(
     what: &str,
     timeout: Duration,
+    look: impl FnMut() -> Result<T, String>,
+) -> anyhow::Result<T> {
+    wait(what, timeout, POLL, look)
+}
+
+/// As [`wait_for`], but looks every few milliseconds, and tells how long it took.
+///
+/// # Errors
+/// When `timeout` passes first.
+pub fn wait_closely<T>(
+    what: &str,
+    timeout: Duration,
+    look: impl FnMut() -> Result<T, String>,
+) -> anyhow::Result<(T, Duration)> {
+    let started = Instant::now();
+    let found = wait(what, timeout, CLOSE_POLL, look)?;
+    Ok((found, started.elapsed()))
+}
+
+fn wait<T>(
+    what: &str,
+    timeout: Duration,
+    poll: Duration,
     mut look: impl FnMut() -> Result<T, String>,
 ) -> anyhow::Result<T> {
     let started = Instant::now();
@@ -47,7 +72,7 @@ pub fn wait_for<T>(
             Err(state) if started.elapsed() >= timeout => {
                 bail!("waited {timeout:?} for {what}; at the end: {state}")
             }
-            Err(_) => std::thread::sleep(POLL),
+            Err(_) => std::thread::sleep(poll),
         }
     }
 }

@@ -68,8 +68,8 @@ impl Fault {
         self
     }
 
-    /// Strikes only calls about `subject`: a pod's uid or name, a container's name, an id, or an
-    /// image.
+    /// Strikes only calls about `subject`: a pod's uid or name, a container's name, an id, an image,
+    /// or a word of the command that is run in a container.
     pub fn about(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());
         self

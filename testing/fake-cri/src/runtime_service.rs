@@ -459,7 +459,8 @@ impl v1::runtime_service_server::RuntimeService for FakeRuntime {
         request: Request<v1::ExecSyncRequest>,
     ) -> Answer<v1::ExecSyncResponse> {
         let request = request.into_inner();
-        let subjects = self.container_subjects(&request.container_id);
+        let mut subjects = self.container_subjects(&request.container_id);
+        subjects.extend(request.cmd.iter().cloned());
         self.call(Rpc::ExecSync, subjects, self.exec_in(request)).await
     }
 
