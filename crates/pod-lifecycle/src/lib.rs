@@ -1,7 +1,7 @@
 //! The brain of a pod worker: what to do next for one pod.
 //!
 //! What: [`PodState`] is all that is remembered of a pod, [`PodState::apply`] takes in what
-//! happened, and [`decide`] answers with the actions that are due, the ones to cancel, the moment
+//! happened, and [`decide()`] answers with the actions that are due, the ones to cancel, the moment
 //! to look again, and why.
 //!
 //! Guarantees: no I/O, no clock, no tasks; the same inputs give the same decision (I6). A stage

@@ -133,7 +133,7 @@ pub enum PodEvent {
     ActionCancelled(ActionKey),
     /// An action ended.
     ActionEnded(ActionKey, ActionOutcome),
-    /// The stage that [`crate::decide`] asked for is entered.
+    /// The stage that [`crate::decide()`] asked for is entered.
     Entered(Stage),
 }
 
