@@ -85,11 +85,24 @@ pub fn compute_node_allocatable(
     capacity: &ResourceAmounts,
     reservations: &NodeReservations,
 ) -> ResourceAmounts {
-    subtract(capacity, &[&reservations.system, &reservations.kube, &reservations.eviction_hard])
+    let mut left = subtract(
+        capacity,
+        &[&reservations.system, &reservations.kube, &reservations.eviction_hard],
+    );
+    if let Some(memory) = left.get("memory") {
+        let hugepages: Quantity = left
+            .iter()
+            .filter(|(name, _)| PageSize::from_resource_name(name).is_some())
+            .map(|(_, amount)| amount)
+            .sum();
+        left.set("memory", (memory - hugepages).max(Quantity::ZERO));
+    }
+    left
 }
 
-/// What the cgroup of all pods may use: like [`compute_node_allocatable`], without the eviction
-/// thresholds, so that the kubelet can evict before the kernel kills. `capacity` includes `pid`.
+/// What the cgroup of all pods may use: capacity minus both reservations. The eviction thresholds
+/// stay in it, so that the kubelet can evict before the kernel kills, and so does the memory that
+/// huge pages hold, as upstream has it. `capacity` includes `pid`.
 pub fn compute_pods_cgroup_allocatable(
     capacity: &ResourceAmounts,
     reservations: &NodeReservations,
@@ -105,14 +118,6 @@ fn subtract(capacity: &ResourceAmounts, reserved: &[&ResourceAmounts]) -> Resour
             .filter_map(|amounts| amounts.get(name))
             .fold(amount, |left, taken| left - taken);
         result.set(name, left.max(Quantity::ZERO));
-    }
-    if let Some(memory) = result.get("memory") {
-        let hugepages: Quantity = result
-            .iter()
-            .filter(|(name, _)| PageSize::from_resource_name(name).is_some())
-            .map(|(_, amount)| amount)
-            .sum();
-        result.set("memory", (memory - hugepages).max(Quantity::ZERO));
     }
     result
 }
@@ -225,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_of_all_pods_ignores_eviction_thresholds() {
+    fn the_cgroup_of_all_pods_ignores_eviction_thresholds_and_huge_pages() {
         let (capacity, reservations) = node();
         let allocatable = compute_pods_cgroup_allocatable(&capacity, &reservations);
         assert_eq!(
             compute_reserved_cgroup_values(&allocatable, false),
             CgroupValues {
                 cpu_shares: Some(9472),
-                memory_limit: Some(7680 << 20),
+                memory_limit: Some(8704 << 20), // 10240 - 1024 - 512
                 pids_limit: Some(31_768),
                 hugepage_limits: Some([(PageSize(2 << 20), 1 << 30)].into()),
                 ..CgroupValues::default()
