@@ -107,46 +107,62 @@ kubelet_is_another() { # the process id it had
   [[ $pid != 0 && $pid != "$1" ]] && systemctl --quiet is-active kubelet
 }
 
-# slice_of POD: as the pod's uid and class name it.
-slice_of() {
-  ask --arg pod "$1" '.items[] | select(.metadata.name == $pod)
+# Where the last answer says that things are: slice_of[POD] as its uid and class name it, and
+# id_of[POD/CONTAINER]. A static pod has the node's name behind its own.
+declare -A slice_of id_of
+locate_pods() {
+  local pod slice container id
+  slice_of=() id_of=()
+  while read -r pod slice; do slice_of[${pod%-node}]=$slice; done < <(ask '.items[]
     | (.metadata.uid | gsub("-"; "_")) as $uid
     | {Guaranteed: "", Burstable: "burstable", BestEffort: "besteffort"}[.status.qosClass] as $tier
-    | if $tier == "" then "kubepods.slice/kubepods-pod\($uid).slice"
-      else "kubepods.slice/kubepods-\($tier).slice/kubepods-\($tier)-pod\($uid).slice" end'
+    | if $tier == "" then "\(.metadata.name) kubepods.slice/kubepods-pod\($uid).slice"
+      else "\(.metadata.name) kubepods.slice/kubepods-\($tier).slice/kubepods-\($tier)-pod\($uid).slice"
+      end')
+  while read -r pod container id; do id_of[${pod%-node}/$container]=$id; done < <(ask '.items[]
+    | .metadata.name as $pod
+    | .status | (.initContainerStatuses[]?, .containerStatuses[]?) | select(.state.running)
+    | "\($pod) \(.name) \(.containerID | split("//")[1])"')
 }
 
 pod_slices() { find $cgroups/kubepods.slice -name 'kubepods*-pod*.slice' | sort; }
 
-# dump_tree NAME: every cgroup of pods with its values, one per line, in a form that two boots can
-# be compared by: the containers' names stand for their ids.
+oom_score_adj() { # of the first process in a cgroup
+  local pid text
+  read -r pid < "$1/cgroup.procs" && read -r text < "/proc/$pid/oom_score_adj" && echo "$text"
+}
+
+# dump_tree NAME: every cgroup of pods with its values and with what systemd knows about it, one
+# fact per line, in a form that two boots can be compared by: containers have their names for ids.
 dump_tree() {
-  local -A name_of=()
-  local id name scope dir file path
-  while read -r id name; do name_of[$id]=$name; done < <(ask '
-    .items[].status | (.initContainerStatuses[]?, .containerStatuses[]?)
-    | select(.state.running) | "\(.containerID | split("//")[1]) \(.name)"')
-  find $cgroups/kubepods.slice -type d | while read -r dir; do
-    path=${dir#"$cgroups/"}
-    if [[ $path == *.scope ]]; then
-      scope=${path##*/}
-      id=${scope#cri-containerd-}
-      id=${id%.scope}
-      path=${path%/*}/cri-containerd-${name_of[$id]:-(sandbox)}.scope
-      echo "$path oom_score_adj $(cat "/proc/$(head -n 1 "$dir/cgroup.procs")/oom_score_adj")"
-    else
-      systemctl show "${dir##*/}" -p Transient -p DefaultDependencies -p Slice -p CPUWeight \
-        -p CPUQuotaPerSecUSec -p CPUQuotaPeriodUSec -p MemoryMax -p MemoryMin -p MemoryLow \
-        -p MemoryHigh -p TasksMax -p AllowedCPUs -p Delegate -p CPUAccounting -p MemoryAccounting \
-        -p TasksAccounting -p IOAccounting -p ActiveState -p Wants -p After -p Requires \
-        | sed "s|^|$path systemd |"
-    fi
-    for file in cgroup.controllers cgroup.subtree_control cgroup.type cpu.weight cpu.max cpu.idle \
-      cpuset.cpus cpuset.mems memory.min memory.low memory.high memory.max memory.swap.max \
-      memory.oom.group pids.max hugetlb.2MB.max hugetlb.2MB.rsvd.max hugetlb.1GB.max io.weight; do
-      echo "$path $file $(value "$dir/$file")"
+  local container scope
+  locate_pods
+  for container in "${!id_of[@]}"; do
+    echo "s|${id_of[$container]}|${container#*/}|"
+  done > /run/names.sed
+  # What has no name is the sandbox.
+  echo 's|cri-containerd-[0-9a-f]\{64\}\.scope|cri-containerd-(sandbox).scope|' >> /run/names.sed
+  (
+    cd $cgroups || exit
+    find kubepods.slice '(' -name 'cgroup.controllers' -o -name 'cgroup.subtree_control' \
+      -o -name 'cgroup.type' -o -name 'cpu.weight' -o -name 'cpu.max' -o -name 'cpu.idle' \
+      -o -name 'cpuset.cpus' -o -name 'cpuset.mems' -o -name 'memory.min' -o -name 'memory.low' \
+      -o -name 'memory.high' -o -name 'memory.max' -o -name 'memory.swap.max' \
+      -o -name 'memory.oom.group' -o -name 'pids.max' -o -name 'hugetlb.*.max' -o -name 'io.weight' \
+      ')' -print0 | xargs -0 grep -H '' | sed 's|/\([^/:]*\):| \1 |'
+    find kubepods.slice -name '*.scope' | while read -r scope; do
+      echo "$scope oom_score_adj $(oom_score_adj "$scope")"
     done
-  done | sort > "/work/out/tree-$1.txt"
+    find kubepods.slice -name '*.slice' -printf '%f\n' | xargs systemctl show -p Id -p Transient \
+      -p DefaultDependencies -p Slice -p CPUWeight -p CPUQuotaPerSecUSec -p CPUQuotaPeriodUSec \
+      -p MemoryMax -p MemoryMin -p MemoryLow -p MemoryHigh -p TasksMax -p AllowedCPUs -p Delegate \
+      -p CPUAccounting -p MemoryAccounting -p TasksAccounting -p IOAccounting -p ActiveState \
+      -p Wants -p After -p Requires \
+      | awk -v RS= -F '\n' '{
+          for (i = 1; i <= NF; i++) if ($i ~ /^Id=/) id = substr($i, 4)
+          for (i = 1; i <= NF; i++) if ($i !~ /^Id=/) print id " systemd " $i
+        }'
+  ) | sed -f /run/names.sed | sort > "/work/out/tree-$1.txt"
 }
 
 # Everything that tells what went wrong.

@@ -66,32 +66,29 @@ check_upper() { # milli-CPU that burstable pods ask for together
 }
 
 check_pod_cgroups() {
-  local pod request cpu memory huge slice dir container oom id scope
+  local pod request cpu memory huge dir container oom scope
+  locate_pods
   while read -r pod request cpu memory huge; do
     [[ -n $pod ]] || continue
-    slice=$(slice_of "$pod-node")
-    dir=$cgroups/$slice
+    dir=$cgroups/${slice_of[$pod]}
     check "$pod: its slice is there" "$([[ -d $dir ]] && echo yes)" yes
     check "$pod cpu.weight" "$(value "$dir/cpu.weight")" "$(weight "$request")"
     check "$pod cpu.max" "$(value "$dir/cpu.max")" "$(quota "$cpu")"
     check "$pod memory.max" "$(value "$dir/memory.max")" "$(bytes "$memory")"
     check "$pod pids.max" "$(value "$dir/pids.max")" 300
     check "$pod hugetlb.2MB.max" "$(value "$dir/hugetlb.2MB.max")" "$(bytes "$huge")"
-    check "$pod unit" "$(systemctl show "${slice##*/}" -p ActiveState --value)" active
+    check "$pod hugetlb.1GB.max" "$(value "$dir/hugetlb.1GB.max")" 0
+    check "$pod scopes" "$(find "$dir" -mindepth 1 -maxdepth 1 -type d | wc -l)" \
+      $((1 + $(grep -c "^$pod " <<< "$expected_containers")))
   done <<< "$expected_pods"
   while read -r pod container cpu memory oom; do
     [[ -n $pod ]] || continue
-    id=$(ask --arg pod "$pod-node" --arg container "$container" '
-      .items[] | select(.metadata.name == $pod) | .status
-      | (.initContainerStatuses[]?, .containerStatuses[]?) | select(.name == $container)
-      | .containerID | split("//")[1]')
-    scope=$cgroups/$(slice_of "$pod-node")/cri-containerd-$id.scope
+    scope=$cgroups/${slice_of[$pod]}/cri-containerd-${id_of[$pod/$container]}.scope
     check "$pod/$container: its scope is there" "$([[ -d $scope ]] && echo yes)" yes
     check "$pod/$container cpu.max" "$(value "$scope/cpu.max")" "$(quota "$cpu")"
     check "$pod/$container memory.max" "$(value "$scope/memory.max")" "$(bytes "$memory")"
     check "$pod/$container memory.oom.group" "$(value "$scope/memory.oom.group")" 1
-    [[ $oom == - ]] || check "$pod/$container oom_score_adj" \
-      "$(cat "/proc/$(head -n 1 "$scope/cgroup.procs")/oom_score_adj")" "$oom"
+    [[ $oom == - ]] || check "$pod/$container oom_score_adj" "$(oom_score_adj "$scope")" "$oom"
   done <<< "$expected_containers"
 }
 
@@ -141,6 +138,35 @@ mounts_of_pods() { grep -c " /var/lib/kubelet/pods/" /proc/self/mountinfo; }
 no_mounts() { [[ $(mounts_of_pods) == 0 ]]; }
 no_pod_directories() { [[ -z $(ls -A /var/lib/kubelet/pods) ]]; }
 
+# A container that needs more than its limit dies as a whole, not just the process that asked.
+out_of_memory() {
+  cat > /etc/kubernetes/manifests/hungry.yaml << 'END'
+apiVersion: v1
+kind: Pod
+metadata:
+  name: hungry
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 2
+  containers:
+  - name: app
+    image: busybox
+    imagePullPolicy: IfNotPresent
+    command: [sh, -c, "(head -c 200m /dev/zero | tail); sleep 3600"]
+    resources:
+      limits:
+        cpu: 500m
+        memory: 24Mi
+END
+  eventually 240 "a container that uses too much memory ends" hungry_is Failed || return
+  check "why it ended" "$(ask '.items[] | select(.metadata.name == "hungry-node")
+    | .status.containerStatuses[].state.terminated | "\(.reason) \(.exitCode)"')" "OOMKilled 137"
+}
+
+hungry_is() { # phase
+  fetch_pods && [[ $(ask '.items[] | select(.metadata.name == "hungry-node") | .status.phase') == "$1" ]]
+}
+
 scenario() {
   install_services
   # For the pod that asks for huge pages.
@@ -175,12 +201,16 @@ scenario() {
     <(grep -v '\.scope memory\.oom\.group' /work/out/tree-running.txt) \
     <(grep -v '\.scope memory\.oom\.group' /work/out/tree-reloaded.txt))" ""
 
+  # Connections to systemd break, and the way to it is found again.
+  systemctl restart dbus
   rm /etc/kubernetes/manifests/{guaranteed-init,burstable-limits,besteffort-probed}.yaml
   eventually 300 "the slices of three removed pods are gone" slices_left $((count - 3))
   eventually 120 "the burstable tier weighs less" burstable_weighs 300
   eventually 60 "seven pods run and are ready" all_ready $((count - 3))
   check_upper 300
   dump_tree removed
+
+  out_of_memory
 
   rm /etc/kubernetes/manifests/*.yaml
   eventually 300 "all slices of pods are gone" slices_left 0
