@@ -42,12 +42,15 @@ pub(crate) struct AdmissionFacts<'a> {
     pub(crate) allowed_unsafe_sysctls: &'a [String],
     /// The kernel enforces AppArmor profiles.
     pub(crate) apparmor_enabled: bool,
+    /// The runtime keeps the policy of supplemental groups.
+    pub(crate) supplemental_groups_policy: bool,
 }
 
 /// Runs the admission handlers in upstream's order; the first refusal counts.
 pub(crate) fn admit(pod: &Pod, facts: &AdmissionFacts<'_>) -> Result<(), Rejection> {
     check_sysctls(pod, facts.allowed_unsafe_sysctls)?;
     check_os(pod)?;
+    check_groups_policy(pod, facts.supplemental_groups_policy)?;
     check_resources(pod, facts)?;
     check_host_ports(pod, facts.active)?;
     check_apparmor(pod, facts.apparmor_enabled)
@@ -142,6 +145,22 @@ fn check_os(pod: &Pod) -> Result<(), Rejection> {
     Ok(())
 }
 
+/// A runtime that does not know the policy would add the groups of the image.
+fn check_groups_policy(pod: &Pod, supported: bool) -> Result<(), Rejection> {
+    let policy = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref())
+        .and_then(|context| context.supplemental_groups_policy.as_deref());
+    if supported || policy != Some("Strict") {
+        return Ok(());
+    }
+    Err(Rejection {
+        reason: "SupplementalGroupsPolicyNotSupported".to_owned(),
+        message: "SupplementalGroupsPolicy=Strict is not supported in this node".to_owned(),
+    })
+}
+
 fn check_resources(pod: &Pod, facts: &AdmissionFacts<'_>) -> Result<(), Rejection> {
     let active = facts.active.iter().map(|pod| &**pod);
     match compute_insufficient_resources(pod, active, facts.allocatable).first() {
@@ -207,6 +226,7 @@ mod tests {
             allocatable: &allocatable,
             allowed_unsafe_sysctls: &["net.core.*".to_owned()],
             apparmor_enabled: false,
+            supplemental_groups_policy: false,
         };
         match admit(&pod(spec), &facts) {
             Ok(()) => "admitted".to_owned(),
@@ -272,6 +292,20 @@ mod tests {
             "SysctlForbidden: forbidden sysctl: \"kernel.panic\" not allowlisted"
         );
         assert!(check(with("net.core.somaxconn", true), vec![]).starts_with("SysctlForbidden"));
+    }
+
+    #[test]
+    fn a_strict_policy_of_groups_needs_a_runtime_that_keeps_it() {
+        let with = |policy: &str| {
+            serde_json::json!({"containers": [], "securityContext":
+                {"supplementalGroupsPolicy": policy}})
+        };
+        assert_eq!(check(with("Merge"), vec![]), "admitted");
+        assert_eq!(
+            check(with("Strict"), vec![]),
+            "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not \
+             supported in this node"
+        );
     }
 
     #[test]

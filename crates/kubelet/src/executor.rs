@@ -406,14 +406,14 @@ impl Executor {
         };
         let environment = compute_environment(pod, &spec.container, &facts)
             .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
-        let recursive_read_only_mounts = self.runtime_state.borrow().recursive_read_only_mounts;
+        let can = self.runtime_state.borrow().features();
         let mounts = prepare_mounts(
             &self.volumes,
             &order.pod_ref,
             &spec.container,
             &volumes,
             &environment,
-            recursive_read_only_mounts,
+            can.recursive_read_only_mounts,
         )
         .await
         .map_err(|message| self.config_failed(order, &spec, message))?;
@@ -579,8 +579,9 @@ impl Executor {
             conditions: Vec::new(),
         };
         let now = self.clock.now();
+        let can = self.runtime_state.borrow().features();
         let facts = NodeFacts {
-            recursive_read_only_mounts: self.runtime_state.borrow().recursive_read_only_mounts,
+            recursive_read_only_mounts: can.recursive_read_only_mounts,
             ..self.node_facts.clone()
         };
         let mut input = StatusInput::new(report.pod, previous, &facts, now);

@@ -1,4 +1,4 @@
-//! What the runtime says about itself: ready, network ready, and its name.
+//! What the runtime says about itself: ready, network ready, and what it can do.
 
 use std::time::Duration;
 
@@ -17,8 +17,17 @@ const FAST_PERIOD: Duration = Duration::from_millis(100);
 pub(crate) struct RuntimeState {
     pub(crate) ready: Result<(), String>,
     pub(crate) network: NetworkState,
+    /// None until it answered for the first time. One that is down for a while can do what it could.
+    pub(crate) features: Option<RuntimeFeatures>,
+}
+
+/// What a runtime can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuntimeFeatures {
     /// Its default handler can make read-only mounts recursive.
     pub(crate) recursive_read_only_mounts: bool,
+    /// It keeps the policy of supplemental groups. Others give a container all groups of its user.
+    pub(crate) supplemental_groups_policy: bool,
 }
 
 impl Default for RuntimeState {
@@ -29,8 +38,15 @@ impl Default for RuntimeState {
                 "container runtime network not ready: status check may not have completed yet"
                     .to_owned(),
             ),
-            recursive_read_only_mounts: false,
+            features: None,
         }
+    }
+}
+
+impl RuntimeState {
+    /// What it can do, as far as that is known.
+    pub(crate) fn features(&self) -> RuntimeFeatures {
+        self.features.unwrap_or_default()
     }
 }
 
@@ -41,7 +57,8 @@ pub(crate) async fn watch_runtime(
     cancel: CancellationToken,
 ) {
     loop {
-        let now = look(&cri).await;
+        let mut now = look(&cri).await;
+        now.features = now.features.or_else(|| state.borrow().features);
         let settled = now.ready.is_ok() && now.network == NetworkState::Ready;
         state.send_if_modified(|known| {
             let changed = *known != now;
@@ -61,14 +78,27 @@ pub(crate) async fn watch_runtime(
 }
 
 async fn look(cri: &CriClient) -> RuntimeState {
-    let (status, handlers) = match cri.status(false).await {
-        Ok(answer) => (answer.status.unwrap_or_default(), answer.runtime_handlers),
+    let (status, features) = match cri.status(false).await {
+        Ok(answer) => {
+            let features = RuntimeFeatures {
+                recursive_read_only_mounts: answer
+                    .runtime_handlers
+                    .iter()
+                    .find(|handler| handler.name.is_empty())
+                    .and_then(|handler| handler.features.as_ref())
+                    .is_some_and(|features| features.recursive_read_only_mounts),
+                supplemental_groups_policy: answer
+                    .features
+                    .is_some_and(|features| features.supplemental_groups_policy),
+            };
+            (answer.status.unwrap_or_default(), features)
+        }
         Err(error) => {
             let message = format!("container runtime is down: {error}");
             return RuntimeState {
                 ready: Err(message.clone()),
                 network: NetworkState::NotReady(message),
-                recursive_read_only_mounts: false,
+                features: None,
             };
         }
     };
@@ -92,10 +122,6 @@ async fn look(cri: &CriClient) -> RuntimeState {
                 NetworkState::NotReady(format!("container runtime network not ready: {message}"))
             }
         },
-        recursive_read_only_mounts: handlers
-            .iter()
-            .find(|handler| handler.name.is_empty())
-            .and_then(|handler| handler.features.as_ref())
-            .is_some_and(|features| features.recursive_read_only_mounts),
+        features: Some(features),
     }
 }

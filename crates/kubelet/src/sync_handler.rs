@@ -1,6 +1,6 @@
 //! The six handlers of the sync loop.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,12 @@ use crate::pods::DesiredPods;
 const ORPHAN_GRACE_SECONDS: i64 = 1;
 /// A look at an orphan that takes longer must not hold back the pods that are wanted.
 const ORPHAN_LOOK: Duration = Duration::from_secs(5);
+/// An orphan that the runtime still lists after it was stopped and removed is left alone for this
+/// long, doubling up to [`ORPHAN_RETRY_LIMIT`]: a runtime may hold on to records that it cannot
+/// remove.
+const ORPHAN_RETRY: Duration = Duration::from_secs(4);
+/// The longest an orphan is left alone.
+const ORPHAN_RETRY_LIMIT: Duration = Duration::from_secs(300);
 /// Period of looking for directories and cgroups that nobody owns.
 const DEEP_CLEAN_PERIOD: Duration = Duration::from_secs(10);
 
@@ -38,6 +44,14 @@ pub(crate) struct KubeletHandler {
     pub(crate) pleg: PlegHandle,
     pub(crate) allowed_unsafe_sysctls: Vec<String>,
     pub(crate) last_deep_clean: Mutex<Option<Instant>>,
+    pub(crate) orphans: Mutex<HashMap<PodUid, OrphanRetry>>,
+}
+
+/// When an orphan is stopped again, should the runtime still list it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OrphanRetry {
+    at: Instant,
+    delay: Duration,
 }
 
 impl std::fmt::Debug for KubeletHandler {
@@ -92,12 +106,24 @@ impl SyncHandler for KubeletHandler {
 
     async fn handle_pod_cleanups(&self) {
         let runtime_pods = self.pleg.pods();
+        let mut orphans = self.orphans.lock().await;
+        orphans.retain(|uid, _| runtime_pods.contains_key(uid));
         for entry in runtime_pods.values() {
-            if !self.workers.knows(&entry.pod.uid) && !self.desired.contains(&entry.pod.uid) {
-                tracing::info!(pod = %entry.pod, "Orphaned pod found in the runtime, stopping it");
-                self.adopt_orphan(entry).await;
+            let uid = &entry.pod.uid;
+            if self.workers.knows(uid) || self.desired.contains(uid) {
+                continue;
             }
+            let now = Instant::now();
+            let delay = match orphans.get(uid) {
+                Some(retry) if retry.at > now => continue,
+                Some(retry) => (retry.delay * 2).min(ORPHAN_RETRY_LIMIT),
+                None => ORPHAN_RETRY,
+            };
+            orphans.insert(uid.clone(), OrphanRetry { at: now + delay, delay });
+            tracing::info!(pod = %entry.pod, "Orphaned pod found in the runtime, stopping it");
+            self.adopt_orphan(entry).await;
         }
+        drop(orphans);
         let mut last = self.last_deep_clean.lock().await;
         if last.is_none_or(|last| last.elapsed() >= DEEP_CLEAN_PERIOD) {
             *last = Some(Instant::now());
@@ -187,6 +213,12 @@ impl KubeletHandler {
                 allocatable,
                 allowed_unsafe_sysctls: &self.allowed_unsafe_sysctls,
                 apparmor_enabled: apparmor_enabled(),
+                supplemental_groups_policy: self
+                    .executor
+                    .runtime_state
+                    .borrow()
+                    .features()
+                    .supplemental_groups_policy,
             },
         )
     }
@@ -297,7 +329,7 @@ fn apparmor_enabled() -> bool {
 
 /// Events carry static reasons; those of resources are made of the resource's name.
 fn reason_name(reason: &str) -> &'static str {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "AppArmor",
         "OutOfcpu",
         "OutOfmemory",
@@ -305,6 +337,7 @@ fn reason_name(reason: &str) -> &'static str {
         "OutOfpods",
         "NodePorts",
         "SysctlForbidden",
+        "SupplementalGroupsPolicyNotSupported",
         "PodOSSelectorNodeLabelDoesNotMatch",
         "PodOSNotSupported",
         "UnexpectedAdmissionError",

@@ -242,6 +242,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         pleg: pleg.handle(),
         allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         last_deep_clean: Mutex::new(None),
+        orphans: Mutex::default(),
     });
     let (pod_config, PodChanges { changes, ready }) = parts.sources;
     let (into_sync_loop, inputs) = sync_loop_channels(ready);
@@ -339,12 +340,15 @@ impl Kubelet {
         loops.spawn(self.pleg.run(stop.clone()));
         // The runtime is the truth about what runs: it is looked at before any pod is taken on.
         view.pleg.relisted_once().await;
+        // And a pod may need what only some runtimes can do. A runtime that is never known is the
+        // end of its watcher, which is noticed below.
+        let mut runtime_state = executor.runtime_state.clone();
+        drop(runtime_state.wait_for(|state| state.features.is_some()).await);
 
         let IntoSyncLoop { config, pod_lifecycle, probes, _container_manager } = into_sync_loop;
         loops.spawn(forward_changes(self.changes, config));
         loops.spawn(forward_snapshots(self.lifecycle, pod_lifecycle));
         loops.spawn(until(stop.clone(), forward_probes(self.probe_updates, probes)));
-        let runtime_state = executor.runtime_state.clone();
         loops.spawn(until(stop.clone(), wake_on_change(runtime_state, view.workers.clone())));
         let (manager, of_pods) = (executor.container_manager.clone(), executor.clone());
         let keep_cgroups = async move { manager.run(move || of_pods.active_pods()).await };

@@ -168,8 +168,14 @@ impl ProbeState {
         instance: Option<ObservedInstance>,
         carried: Option<&CarriedOver>,
     ) -> bool {
-        // Not created yet, or removed: more will be known later.
-        let Some(instance) = instance else { return false };
+        // An instance that is gone has ended. Without one nothing is created yet.
+        let gone = |known: &ObservedInstance| ObservedInstance {
+            id: known.id.clone(),
+            run: ObservedRun::Ended,
+        };
+        let Some(instance) = instance.or_else(|| self.instance.as_ref().map(gone)) else {
+            return false;
+        };
         if self.stage == Stage::Stopped {
             return false;
         }
@@ -348,6 +354,21 @@ mod tests {
             seen.push(format!("{idle}{result}{mark}"));
         }
         seen.join(", ")
+    }
+
+    #[test]
+    fn a_container_that_vanished_is_not_probed_any_more() {
+        for kind in [ProbeKind::Readiness, ProbeKind::Liveness] {
+            let mut state = ProbeState::new(kind, settings(1, 1));
+            assert!(!state.observe(None, None));
+            state.observe(running("a"), None);
+            assert_eq!(state.next(true, at(1)), Next::Probe("a".into()));
+            state.observe(None, None);
+            assert_eq!(state.next(true, at(2)), Next::Idle);
+            assert_eq!(state.result(&"a".into()), Some(Failure));
+            assert!(state.observe(running("b"), None));
+            assert_eq!(state.next(true, at(3)), Next::Probe("b".into()));
+        }
     }
 
     #[test]
