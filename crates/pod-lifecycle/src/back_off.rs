@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
+
+use crate::clock_set::moved;
 
 /// How fast restarts slow down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,6 +78,13 @@ impl BackOff {
             _ => settings.initial,
         };
         self.entries.insert(key.to_owned(), Entry { delay, last_update: now });
+    }
+
+    /// The wall clock was set, and shows `by` more than it did.
+    pub(crate) fn clock_set(&mut self, by: SignedDuration) {
+        for entry in self.entries.values_mut() {
+            entry.last_update = moved(entry.last_update, by);
+        }
     }
 
     /// Forgets all entries but those of `keys`.

@@ -233,7 +233,7 @@ impl<'a> Planning<'a> {
         let name = &spec.container.name;
         let waiting = self.state.back_off.waiting_until(
             &back_off_key(&spec.container),
-            finished_at,
+            self.state.ended_at(finished_at, self.now),
             self.now,
             self.state.back_off_settings,
         );

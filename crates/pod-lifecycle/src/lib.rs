@@ -33,6 +33,7 @@
 
 mod action;
 mod back_off;
+mod clock_set;
 mod containers;
 mod decide;
 mod ends;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_types::{
     ContainerId, ContainerKind, ContainerSnapshot, ContainerState, PodRef, PodSnapshot,
@@ -104,6 +104,8 @@ pub struct PodState {
     pub(crate) in_flight: BTreeMap<ActionKey, InFlight>,
     /// When the pod was first synced, which `activeDeadlineSeconds` counts from.
     pub(crate) started_at: Option<Timestamp>,
+    /// When the wall clock was last set, in its own time.
+    pub(crate) clock_set_at: Option<Timestamp>,
 }
 
 /// What happened to a pod.
@@ -135,6 +137,8 @@ pub enum PodEvent {
     ActionEnded(ActionKey, ActionOutcome),
     /// The stage that [`crate::decide()`] asked for is entered.
     Entered(Stage),
+    /// The wall clock was set, and shows so much more than it did.
+    ClockSet(SignedDuration),
 }
 
 /// Retry after a failure that names no moment itself.
@@ -168,6 +172,7 @@ impl PodState {
             memory,
             in_flight: BTreeMap::new(),
             started_at: None,
+            clock_set_at: None,
         }
     }
 
@@ -283,7 +288,7 @@ impl PodState {
                 self.stop(StopCause::Deleted, is_forced.then_some(1), now);
             }
             PodEvent::Stop { cause, grace_seconds } => self.stop(cause, grace_seconds, now),
-            PodEvent::Observed(snapshot) => self.observe(*snapshot),
+            PodEvent::Observed(snapshot) => self.observe(*snapshot, now),
             PodEvent::StartTime(time) => self.started_at = Some(time),
             PodEvent::ActionStarted(action) => self.action_started(&action, now),
             PodEvent::ActionCancelled(key) => {
@@ -293,6 +298,7 @@ impl PodState {
             }
             PodEvent::ActionEnded(key, outcome) => self.action_ended(key, outcome, now),
             PodEvent::Entered(stage) => self.enter(stage, now),
+            PodEvent::ClockSet(by) => self.clock_set(by, now),
         }
     }
 
@@ -346,16 +352,28 @@ impl PodState {
         }
     }
 
-    fn observe(&mut self, snapshot: PodSnapshot) {
-        if snapshot.taken_at < self.fresh_after {
+    /// The grace of a pod of which nothing was known begins when its containers are known: before,
+    /// none of them could be asked to stop.
+    fn grant_grace(&mut self, now: Timestamp) {
+        if let Stage::Terminating { grace_seconds, deadline, .. } = &mut self.stage
+            && self.snapshot.is_none()
+        {
+            *deadline = later(now, seconds(*grace_seconds));
+        }
+    }
+
+    fn observe(&mut self, snapshot: PodSnapshot, now: Timestamp) {
+        if snapshot.taken_at < self.fresh_after || snapshot.taken_at > now {
             // It may tell of a change that happened after what is known from the action itself, and
-            // nobody will tell of it again.
+            // nobody will tell of it again. Of one from the future, taken before the clock was set
+            // back, it cannot be told what it knows of.
             self.snapshot_stale = true;
             return;
         }
         if self.snapshot.as_ref().is_some_and(|old| old.taken_at > snapshot.taken_at) {
             return;
         }
+        self.grant_grace(now);
         let restarting_all =
             self.restarting_all() || restart_all_sources(&self.pod, &snapshot).next().is_some();
         self.memory.take_in(&self.pod, &snapshot, restarting_all);
@@ -514,6 +532,10 @@ impl PodState {
                     let mut failure = retrying(failure, now);
                     if failure.reason == reasons::ERR_IMAGE_PULL {
                         failure.retry_at = failure.retry_at.min(later(now, SHOW_PULL_ERROR));
+                    }
+                    if failure.reason == reasons::POST_START_HOOK_ERROR {
+                        // It ran and was killed: the back-off of crashes says when it runs again.
+                        failure.retry_at = now;
                     }
                     self.start_failures.insert(name, failure);
                 }

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rubelet_pod_lifecycle::{
     Action, ActionFailure, ActionKey, ActionOutcome, Decision, Observed, PodEvent, PodState,
     ProbeLookup, decide,
 };
 use rubelet_types::{Clock, ContainerId, PodRef, PodSnapshot, ProbeKind, ProbeResult};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::{Mailbox, Outcome};
@@ -23,6 +24,10 @@ const DECISIONS_KEPT: usize = 16;
 const MAX_ROUNDS: usize = 8;
 /// First and longest wait after a look at the runtime that failed.
 const LOOK_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// A difference between the wall clock and time that is taken for a step of the clock, not for its
+/// being adjusted bit by bit.
+const CLOCK_STEP: SignedDuration = SignedDuration::from_secs(1);
 
 /// What others may see of a worker.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub(crate) struct Worker<P> {
     /// The tasks of actions and looks; they end with the worker.
     tasks: JoinSet<()>,
     look: Look,
+    /// What the wall clock showed when, to notice that it was set.
+    last_seen: (Timestamp, Instant),
     /// What was last told, so that events are told once.
     told_waiting: Vec<(String, Timestamp)>,
     told_problem: Option<(&'static str, String)>,
@@ -80,15 +87,16 @@ impl<P: PodPort> Worker<P> {
             state,
             is_orphan,
             port,
-            clock,
             mailbox,
             published,
             running: HashMap::new(),
             generations: 0,
             tasks: JoinSet::new(),
             look: Look::Idle { failures: 0 },
+            last_seen: (clock.now(), Instant::now()),
             told_waiting: Vec::new(),
             told_problem: None,
+            clock,
         }
     }
 
@@ -100,6 +108,7 @@ impl<P: PodPort> Worker<P> {
             if delivery.shutdown {
                 return false;
             }
+            self.notice_clock_set();
             self.take_in(delivery);
             let wake_at = self.step();
             if self.state.stage().rank() == 4 && !told_finished {
@@ -127,6 +136,21 @@ impl<P: PodPort> Worker<P> {
         }
     }
 
+    /// Whatever waits for a moment goes on to wait as long as it meant to when the wall clock is set.
+    fn notice_clock_set(&mut self) {
+        let (wall, now) = (self.clock.now(), Instant::now());
+        let (wall_before, before) = std::mem::replace(&mut self.last_seen, (wall, now));
+        let passed = SignedDuration::try_from(now.duration_since(before));
+        let by = wall.duration_since(wall_before) - passed.unwrap_or(SignedDuration::ZERO);
+        if by.abs() >= CLOCK_STEP {
+            tracing::info!(pod = %self.state.pod_ref(), by = %by, "The wall clock was set");
+            self.state.apply(PodEvent::ClockSet(by), wall);
+            if let Look::Failed { retry_at, .. } = &mut self.look {
+                *retry_at = wall;
+            }
+        }
+    }
+
     fn take_in(&mut self, delivery: crate::mailbox::Delivery) {
         let now = self.clock.now();
         for event in delivery.before {
@@ -139,14 +163,16 @@ impl<P: PodPort> Worker<P> {
                     tracing::info!(pod = %self.state.pod_ref(), action = ?key, reason = failure.reason,
                         error = %failure.message, "Action failed");
                 }
-                self.state.apply(PodEvent::ActionEnded(key, outcome), at);
+                // Not in the future, should the clock have been set back meanwhile.
+                self.state.apply(PodEvent::ActionEnded(key, outcome), at.min(now));
             }
         }
         for event in delivery.after {
-            if matches!(event, PodEvent::Observed(_)) {
-                self.look = Look::Idle { failures: 0 };
-            }
+            let is_look = matches!(event, PodEvent::Observed(_));
             self.state.apply(event, now);
+            if is_look {
+                self.looked(now);
+            }
         }
         if let Some(message) = delivery.look_failed {
             let failures = match self.look {
@@ -160,6 +186,22 @@ impl<P: PodPort> Worker<P> {
                 "Could not read the pod's state from the runtime");
             self.look = Look::Failed { failures, retry_at };
         }
+    }
+
+    /// A look that came too late to be of use is repeated at once, and the next one not so fast:
+    /// whatever makes looks useless must not make the worker spin.
+    fn looked(&mut self, now: Timestamp) {
+        let is_fresh = self.state.fresh_snapshot().is_some();
+        self.look = match self.look {
+            _ if is_fresh => Look::Idle { failures: 0 },
+            Look::InFlight { failures: 0 } => Look::Idle { failures: 1 },
+            Look::InFlight { failures } => {
+                let retry_at = now.checked_add(LOOK_RETRY.0).unwrap_or(Timestamp::MAX);
+                Look::Failed { failures: failures + 1, retry_at }
+            }
+            // It was somebody else's look.
+            Look::Idle { .. } | Look::Failed { .. } => return,
+        };
     }
 
     /// Decides and begins what is due, until nothing more is due now.

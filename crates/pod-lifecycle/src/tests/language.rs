@@ -115,7 +115,8 @@ fn key_word(key: &ActionKey) -> String {
 }
 
 fn static_text(text: &str) -> &'static str {
-    [rubelet_types::reasons::ERR_IMAGE_PULL, rubelet_types::reasons::RUN_CONTAINER_ERROR, ""]
+    use rubelet_types::reasons::{ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR};
+    [ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR, ""]
         .into_iter()
         .find(|known| *known == text)
         .unwrap_or_else(|| panic!("reason {text} is not known to the tables"))

@@ -135,7 +135,10 @@ impl World {
                 assert!(*grace_seconds <= grace_before, "I4: the grace grows");
                 assert!(*deadline <= deadline_before, "I4: the deadline grows");
             }
-            self.promises.grace = Some((*grace_seconds, *deadline));
+            // It begins to count when there is something to stop that is known.
+            let counts = self.state.snapshot().is_some();
+            let promised = if counts { *deadline } else { Timestamp::MAX };
+            self.promises.grace = Some((*grace_seconds, promised));
         }
         for action in &decision.actions {
             let (id, timeout) = match action {
