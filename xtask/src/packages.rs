@@ -55,6 +55,10 @@ const BUILD_RUNTIME: &[Package] = &[
 /// What fetching a tool from the Python package index needs.
 const PIP: &[Package] = &[package("python3-pip", &[], "fetches a tool from its index")];
 
+/// What the end-to-end tests pull images from.
+const REGISTRY: &[Package] =
+    &[package("docker-registry", &["/usr/bin/docker-registry"], "a registry to pull from")];
+
 /// What the virtual machine is made with and runs on.
 const VIRTUAL_MACHINE: &[Package] = &[
     package("qemu-system-x86", &["/usr/bin/qemu-system-x86_64"], "emulates the virtual machine"),
@@ -73,6 +77,7 @@ pub(crate) enum Need {
     Images,
     BuildRuntime,
     Pip,
+    Registry,
     VirtualMachine,
 }
 
@@ -83,6 +88,7 @@ impl Need {
             Self::Images => IMAGES.to_vec(),
             Self::BuildRuntime => [COMMON, BUILD_RUNTIME].concat(),
             Self::Pip => PIP.to_vec(),
+            Self::Registry => REGISTRY.to_vec(),
             Self::VirtualMachine => VIRTUAL_MACHINE.to_vec(),
         }
     }

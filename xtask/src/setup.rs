@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use rubelet_e2e::{Cache, RuntimeKind};
 
+use crate::packages::{self, Need};
 use crate::{lint, report, testbed};
 
 pub(crate) fn run(mut parts: Vec<&str>) -> anyhow::Result<ExitCode> {
@@ -18,7 +19,9 @@ pub(crate) fn run(mut parts: Vec<&str>) -> anyhow::Result<ExitCode> {
         let result = match part {
             "debian" => testbed::ensure_runtime(RuntimeKind::Debian, &cache).map(|_| ()),
             "built" => testbed::ensure_runtime(RuntimeKind::Built, &cache).map(|_| ()),
-            "images" => testbed::ensure_images(&cache),
+            "images" => {
+                testbed::ensure_images(&cache).and_then(|()| packages::ensure(&[Need::Registry]))
+            }
             "lint" => lint::ensure_cargo_deny(&cache).map(|_| ()),
             _ => testbed::ensure_peer(&cache).map(|_| ()),
         };

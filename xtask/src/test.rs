@@ -8,6 +8,7 @@ use anyhow::Context;
 use rubelet_e2e::{Cache, RuntimeKind};
 
 use crate::lint::{self, Tally};
+use crate::packages::{self, Need};
 use crate::project::{self, Profile};
 use crate::{report, testbed};
 
@@ -45,6 +46,9 @@ fn end_to_end() -> anyhow::Result<Tally> {
             if let Err(error) = testbed::ensure_runtime(kind, &cache) {
                 report::say(format_args!("no {kind} runtime: {error:#}"));
             }
+        }
+        if let Err(error) = packages::ensure(&[Need::Registry]) {
+            report::say(format_args!("no registry: {error:#}"));
         }
     } else {
         report::say("containers need root: run this as root to see these tests, too");

@@ -41,8 +41,13 @@ impl Scenario {
         Self { name, runtimes: &RuntimeKind::ALL, run }
     }
 
-    /// A scenario to which the runtime does not matter, so that one kind is enough.
-    pub const fn on_any(name: &'static str, run: fn(&Stage) -> anyhow::Result<()>) -> Self {
+    /// A scenario to which the runtime does not matter: the older one shows it.
+    pub const fn on_debian(name: &'static str, run: fn(&Stage) -> anyhow::Result<()>) -> Self {
+        Self { name, runtimes: &[RuntimeKind::Debian], run }
+    }
+
+    /// A scenario to which the runtime does not matter, or that needs a current one.
+    pub const fn on_built(name: &'static str, run: fn(&Stage) -> anyhow::Result<()>) -> Self {
         Self { name, runtimes: &[RuntimeKind::Built], run }
     }
 }

@@ -118,6 +118,19 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).faults.clear();
     }
 
+    /// How long half a call takes: no time for half of them, a part of `longest` for the others.
+    pub(crate) fn draw_latency(&self, longest: Duration) -> Duration {
+        if longest.is_zero() {
+            return Duration::ZERO;
+        }
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.random.random_bool(0.5) {
+            return Duration::ZERO;
+        }
+        // Short ones are the most frequent.
+        longest.mul_f64(inner.random.random_range(0.0..1.0f64).powi(4))
+    }
+
     /// Everything that strikes this call at this moment, in the order of injection.
     fn draw(&self, rpc: Rpc, moment: Moment, subjects: &[String]) -> Vec<FaultAction> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -62,6 +62,10 @@ impl FakeRuntime {
     }
 
     async fn strike(&self, rpc: Rpc, moment: Moment, subjects: &[String]) -> Result<(), Status> {
+        let takes = self.shared.faults.draw_latency(self.shared.options.latency / 2);
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         let crash = |back_after| self.crash_for(back_after);
         let tell = |action: &FaultAction| {
             self.tell(|| Happening::Fault {

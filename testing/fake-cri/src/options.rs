@@ -1,4 +1,5 @@
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use rubelet_cri::v1;
@@ -33,6 +34,9 @@ pub struct FakeOptions {
     /// Base of the addresses that Exec, Attach and PortForward answer with; without it there is no
     /// streaming server, and they fail.
     pub streaming_url: Option<String>,
+    /// How long calls take at most, half of it before their effect and half of it after. How long
+    /// each of them takes comes from the seed; many take no time at all.
+    pub latency: Duration,
     /// Is told everything that happens.
     pub observer: Option<Observer>,
     /// Seed of everything that is random: ids, and faults with a probability.
@@ -53,6 +57,7 @@ impl Default for FakeOptions {
             first_pod_ip: Ipv4Addr::new(10, 88, 0, 1),
             pod_ips: 1024,
             streaming_url: None,
+            latency: Duration::ZERO,
             observer: None,
             seed: 1,
         }

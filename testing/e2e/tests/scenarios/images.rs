@@ -46,7 +46,7 @@ impl Registry {
     fn start(stage: &Stage, kubelet: &KubeletProcess) -> anyhow::Result<Self> {
         anyhow::ensure!(
             Path::new(REGISTRY).exists(),
-            "no {REGISTRY}: install Debian's package docker-registry"
+            "no {REGISTRY}: run `cargo xtask setup` as root"
         );
         let runtime = Arc::clone(stage.runtime());
         let dir = runtime.dir().join(format!("registry-{}", stage.kubelet_options().node_name));

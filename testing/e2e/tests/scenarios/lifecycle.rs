@@ -22,7 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "a_pod_ends_as_its_restart_policy_and_exit_codes_say",
         ends::a_pod_ends_as_its_restart_policy_and_exit_codes_say,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "a_crashing_container_is_restarted_after_0_10_and_20_seconds",
         ends::a_crashing_container_is_restarted_after_0_10_and_20_seconds,
     ),
@@ -38,19 +38,19 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "a_killed_sandbox_is_replaced_and_the_pod_starts_anew_from_its_init_containers",
         behind_the_back::a_killed_sandbox_is_replaced_and_the_pod_starts_anew,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "init_containers_run_one_by_one_and_their_failures_count_by_policy",
         init::init_containers_run_one_by_one_and_their_failures_count_by_policy,
     ),
-    Scenario::on_all(
+    Scenario::on_built(
         "sidecars_start_before_and_stop_after_the_regular_containers",
         init::sidecars_start_before_and_stop_after_the_regular_containers,
     ),
-    Scenario::on_all(
+    Scenario::on_built(
         "readiness_needs_the_thresholds_of_its_probe",
         probing::readiness_needs_the_thresholds_of_its_probe,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "startup_and_liveness_probes_decide_when_a_container_is_restarted",
         probing::startup_and_liveness_probes_decide_when_a_container_is_restarted,
     ),
@@ -58,11 +58,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "a_timed_out_exec_probe_counts_as_failed_and_leaves_no_process",
         probing::a_timed_out_exec_probe_counts_as_failed_and_leaves_no_process,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "a_post_start_hook_holds_back_the_next_container_and_its_failure_kills",
         hooks::a_post_start_hook_holds_back_the_next_container_and_its_failure_kills,
     ),
-    Scenario::on_all(
+    Scenario::on_built(
         "a_pre_stop_hook_runs_inside_the_grace_period",
         hooks::a_pre_stop_hook_runs_inside_the_grace_period,
     ),
@@ -99,7 +99,7 @@ fn status_of<'a>(pod: &'a PodView, container: &str) -> &'a Value {
 }
 
 /// The condition of that type.
-fn condition<'a>(pod: &'a PodView, kind: &str) -> &'a Value {
+pub(crate) fn condition<'a>(pod: &'a PodView, kind: &str) -> &'a Value {
     let conditions = pod.raw["status"]["conditions"].as_array().into_iter().flatten();
     conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
 }

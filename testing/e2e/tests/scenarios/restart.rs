@@ -12,7 +12,7 @@ use rubelet_e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::lifecycle::{wait_until_nothing_is_left, wait_until_stopped};
+use crate::lifecycle::{condition, wait_until_nothing_is_left, wait_until_stopped};
 use crate::runtime::with_cri;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -32,11 +32,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "a_restart_of_containerd_restarts_no_container",
         a_restart_of_containerd_restarts_no_container,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "what_happened_while_containerd_was_away_is_made_up_for",
         what_happened_while_containerd_was_away_is_made_up_for,
     ),
-    Scenario::on_all(
+    Scenario::on_debian(
         "a_kubelet_started_before_containerd_waits_for_it",
         a_kubelet_started_before_containerd_waits_for_it,
     ),
@@ -141,8 +141,11 @@ fn wait_for_rest(kubelet: &KubeletProcess) -> anyhow::Result<BTreeMap<String, Va
     for name in ["plain", "probed", "slow", "sidecar", "host", "memory"] {
         kubelet.wait_for_pod(name, "ready", WAIT, |pod| pod.ready)?;
     }
-    kubelet.wait_for_pod("succeeded", "done", WAIT, |pod| pod.phase == "Succeeded")?;
-    kubelet.wait_for_pod("failed", "failed", WAIT, |pod| pod.phase == "Failed")?;
+    for (name, phase) in [("succeeded", "Succeeded"), ("failed", "Failed")] {
+        kubelet.wait_for_pod(name, "over, and its sandbox, too", WAIT, |pod| {
+            pod.phase == phase && condition(pod, "PodReadyToStartContainers")["status"] == "False"
+        })?;
+    }
     kubelet.wait_for_pod("half", "half done", WAIT, |pod| {
         pod.container("app").is_some_and(|app| app.is_running())
             && pod.container("done").is_some_and(|done| done.state == "terminated")

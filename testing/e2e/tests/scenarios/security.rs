@@ -19,6 +19,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: a_container_runs_as_the_user_and_groups_of_its_spec,
     },
     Scenario {
+        name: "a_strict_groups_policy_is_kept_or_its_pod_refused",
+        runtimes: &RuntimeKind::ALL,
+        run: a_strict_groups_policy_is_kept_or_its_pod_refused,
+    },
+    Scenario {
         name: "a_container_has_the_privileges_of_its_spec",
         runtimes: &RuntimeKind::ALL,
         run: a_container_has_the_privileges_of_its_spec,
@@ -120,6 +125,31 @@ fn a_container_runs_as_the_user_and_groups_of_its_spec(stage: &Stage) -> anyhow:
     assert_eq!((&facts["user"], &facts["group"]), ("1234", "0"), "the image's user");
     let facts = read_facts(&kubelet, &pod, "root")?;
     assert_eq!((&facts["user"], &facts["group"]), ("0", "0"));
+    Ok(())
+}
+
+fn a_strict_groups_policy_is_kept_or_its_pod_refused(stage: &Stage) -> anyhow::Result<()> {
+    let kubelet = start_kubelet(stage, json!({}))?;
+    for policy in ["Merge", "Strict"] {
+        let security = json!({
+            "runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [5000],
+            "supplementalGroupsPolicy": policy
+        });
+        let containers = json!([container("app", SHOW_USER, json!({}))]);
+        write_pod(&kubelet, &policy.to_lowercase(), security, containers, json!({}))?;
+    }
+    let pod = wait_until_ready(&kubelet, "merge")?;
+    assert_eq!(groups(&read_facts(&kubelet, &pod, "app")?), [3000, 5000]);
+    if stage.runtime().kind() == RuntimeKind::Built {
+        let pod = wait_until_ready(&kubelet, "strict")?;
+        assert_eq!(groups(&read_facts(&kubelet, &pod, "app")?), [3000, 5000]);
+        return Ok(());
+    }
+    let pod = kubelet.wait_for_pod("strict", "refused", WAIT, |pod| pod.phase == "Failed")?;
+    assert_eq!(pod.reason, "SupplementalGroupsPolicyNotSupported");
+    let text = "SupplementalGroupsPolicy=Strict is not supported in this node";
+    assert_eq!(pod.message, format!("Pod was rejected: {text}"));
+    kubelet.wait_for_event("strict", "SupplementalGroupsPolicyNotSupported", text, WAIT)?;
     Ok(())
 }
 

@@ -17,15 +17,15 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 use serde_json::{Value, json};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::on_all(
+    Scenario::on_built(
         "health_pods_and_configuration_are_served_on_their_ports",
         health_pods_and_configuration_are_served_on_their_ports,
     ),
-    Scenario::on_any(
+    Scenario::on_debian(
         "who_may_ask_on_10250_is_as_configured",
         who_may_ask_on_10250_is_as_configured,
     ),
-    Scenario::on_any(
+    Scenario::on_built(
         "a_kubelet_that_cannot_start_says_all_that_is_wrong_and_exits_with_1",
         a_kubelet_that_cannot_start_says_all_that_is_wrong_and_exits_with_1,
     ),

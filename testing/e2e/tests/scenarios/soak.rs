@@ -179,27 +179,30 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
             pod.ready && pod.raw["metadata"]["labels"]["generation"] == generation
         })?;
     }
-    let mut never_ran = Vec::new();
+    let mut cut_short = BTreeMap::new();
     for name in &steadies {
         let pod = kubelet.wait_for_pod(name, "ready", WAIT, |pod| pod.ready)?;
-        ensure_only_starts_failed(&pod)?;
+        cut_short.extend(starts_cut_short(&pod)?);
     }
     for name in &jobs {
         let is_over = |pod: &PodView| matches!(&*pod.phase, "Succeeded" | "Failed");
         let pod = kubelet.wait_for_pod(name, "over", WAIT, is_over)?;
-        ensure_only_starts_failed(&pod)?;
-        if pod.phase == "Failed" {
-            let app = pod.container("app").context("it has a container")?;
-            ensure!(app.reason == "StartError", "{name} failed: {}", pod.raw["status"]);
-            never_ran.push(name.as_str());
-        }
+        let app = pod.container("app").context("it has a container")?;
+        let fate = (&*pod.phase, &*app.reason);
+        let expected = [("Succeeded", "Completed"), ("Failed", "StartError")].contains(&fate);
+        ensure!(expected, "{name} ended as {fate:?}: {}", pod.raw["status"]);
+        cut_short.extend(starts_cut_short(&pod)?);
     }
     for name in &crashers {
-        let pod = kubelet.wait_for_pod(name, "restarted", WAIT, |pod| pod.restarts() > 0)?;
+        // One more end, and it is its own.
+        let restarts = kubelet.pod(name)?.context("it is there")?.restarts();
+        let pod = kubelet.wait_for_pod(name, "restarted", WAIT, |pod| pod.restarts() > restarts)?;
         let last = &pod.raw["status"]["containerStatuses"][0]["lastState"]["terminated"];
         assert_eq!(last["exitCode"], 7, "{name} ends by itself: {last}");
+        // How many starts were given up over all its restarts is not known: a few.
+        cut_short.insert(format!("{name}/app"), u64::from(kills / 5));
     }
-    check_diary(&diary, &never_ran)?;
+    check_diary(&diary, &cut_short)?;
 
     for name in steadies.iter().chain(&jobs).chain(&crashers) {
         kubelet.remove_pod(name)?;
@@ -215,40 +218,50 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
     wait_until_nothing_is_left(&kubelet, WAIT)
 }
 
-/// A runtime gives up a start when the kubelet that asked for it dies, and an instance that was only
-/// made is not started by the next kubelet. Neither ran; any other has to be the first.
-fn ensure_only_starts_failed(pod: &PodView) -> anyhow::Result<()> {
+/// How many starts of each container the runtime may have given up, by its name in the diary.
+///
+/// It does that when the kubelet that asked for a start dies before the answer, and an instance
+/// that was only made is not started by the next kubelet. Anything else that was restarted is an
+/// error.
+fn starts_cut_short(pod: &PodView) -> anyhow::Result<BTreeMap<String, u64>> {
+    let (name, _) = pod.name.rsplit_once('-').context("a static pod's name has the node's")?;
     let statuses = ["initContainerStatuses", "containerStatuses"];
     let statuses = statuses.iter().flat_map(|field| pod.raw["status"][field].as_array());
-    for status in statuses.flatten().filter(|status| status["restartCount"] != 0) {
-        let last = &status["lastState"]["terminated"]["reason"];
-        ensure!(last.is_null() || last == "StartError", "{} was restarted: {status}", pod.name);
+    let mut cut_short = BTreeMap::new();
+    for status in statuses.flatten() {
+        let reason = |state: &str| status[state]["terminated"]["reason"].as_str();
+        let ended = reason("lastState");
+        ensure!(matches!(ended, None | Some("StartError")), "{} was restarted: {status}", pod.name);
+        let failed = u64::from(reason("state") == Some("StartError"));
+        let restarts = status["restartCount"].as_u64().context("it has a count")?;
+        let container = status["name"].as_str().context("it has a name")?;
+        cut_short.insert(format!("{name}/{container}"), restarts + failed);
     }
-    Ok(())
+    Ok(cut_short)
 }
 
 /// What the containers wrote: nothing ran twice that should run once, nothing was told to end
 /// without its manifest having gone, and never ran two of one name.
-fn check_diary(diary: &Diary, never_ran: &[&str]) -> anyhow::Result<()> {
+fn check_diary(diary: &Diary, cut_short: &BTreeMap<String, u64>) -> anyhow::Result<()> {
     let mut by_writer: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for DiaryEntry { who, what, .. } in diary.entries()? {
         by_writer.entry(who).or_default().push(what);
     }
-    for name in never_ran {
-        ensure!(!by_writer.contains_key(&format!("{name}/app")), "{name} ran, and failed to start");
-    }
     for (who, lines) in &by_writer {
+        let count = |what: &str| lines.iter().filter(|line| *line == what).count() as u64;
         let kind = who.split('-').next().unwrap_or_default();
+        // One whose start is given up may have come as far as its first line.
+        let spare = cut_short.get(who).copied().unwrap_or(0);
+        let is_once = (1..=1 + spare).contains(&count("start"));
         let as_expected = match (kind, who.ends_with("/init")) {
-            ("steady", false) => lines == &["start"],
-            ("steady" | "job", _) => lines == &["start", "end"],
-            // A crash is over before the next start, and nothing else ends it.
-            ("crash", _) => {
-                lines.iter().zip(["start", "end"].into_iter().cycle()).all(|(a, b)| a == b)
-            }
-            _ => !lines.iter().any(|line| line == "overlap"),
+            ("steady", false) => is_once && count("end") == 0,
+            ("steady" | "job", _) => is_once && count("end") <= 1,
+            // A crash is over before the next start.
+            ("crash", _) => count("start") <= count("end") + 1 + spare,
+            _ => true,
         };
-        ensure!(as_expected, "{who} wrote {lines:?}");
+        let told = kind != "travel" && count("term") > 0;
+        ensure!(as_expected && !told && count("overlap") == 0, "{who} wrote {lines:?}");
     }
     Ok(())
 }

@@ -15,20 +15,20 @@ use serde_json::{Value, json};
 use crate::lifecycle::wait_until_nothing_is_left;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::on_all(
+    Scenario::on_debian(
         "a_changed_static_pod_stops_completely_before_the_new_one_starts",
         a_changed_static_pod_stops_completely_before_the_new_one_starts,
     ),
-    Scenario::on_all(
+    Scenario::on_built(
         "a_manifest_removed_and_put_back_within_100_ms_always_ends_running",
         a_manifest_removed_and_put_back_within_100_ms_always_ends_running,
     ),
-    Scenario::on_any(
+    Scenario::on_built(
         "bad_manifests_never_disturb_the_good_ones",
         bad_manifests_never_disturb_the_good_ones,
     ),
-    Scenario::on_any("one_file_can_be_all_manifests", one_file_can_be_all_manifests),
-    Scenario::on_any(
+    Scenario::on_debian("one_file_can_be_all_manifests", one_file_can_be_all_manifests),
+    Scenario::on_built(
         "pods_come_from_a_url_with_headers_beside_those_from_files",
         pods_come_from_a_url_with_headers_beside_those_from_files,
     ),

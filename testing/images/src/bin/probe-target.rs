@@ -159,6 +159,8 @@ fn answer_grpc(mut stream: TcpStream, answers: &Answers) -> io::Result<()> {
     let mut preface = [0; h2::PREFACE];
     stream.read_exact(&mut preface)?;
     send_frame(&mut stream, h2::SETTINGS, 0, 0, &[])?;
+    // One call at a time, as probes make them.
+    let mut message = Vec::new();
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head)?;
@@ -178,10 +180,12 @@ fn answer_grpc(mut stream: TcpStream, answers: &Answers) -> io::Result<()> {
                 send_frame(&mut stream, h2::PING, h2::ACK, 0, &payload)?;
             }
             h2::GOAWAY => return Ok(()),
-            h2::DATA if flags & h2::END_STREAM != 0 => {
-                let message =
-                    if flags & h2::PADDED != 0 { payload.get(1..) } else { Some(&*payload) };
-                answer_check(&mut stream, id, message.unwrap_or_default(), answers)?;
+            h2::DATA => {
+                // A caller may close its stream with a frame of its own, which is empty.
+                message.extend_from_slice(data_of(&payload, flags));
+                if flags & h2::END_STREAM != 0 {
+                    answer_check(&mut stream, id, &std::mem::take(&mut message), answers)?;
+                }
             }
             h2::HEADERS if flags & h2::END_STREAM != 0 => {
                 answer_check(&mut stream, id, &[], answers)?;
@@ -189,6 +193,15 @@ fn answer_grpc(mut stream: TcpStream, answers: &Answers) -> io::Result<()> {
             _ => {}
         }
     }
+}
+
+/// What a DATA frame carries, without the padding.
+fn data_of(payload: &[u8], flags: u8) -> &[u8] {
+    if flags & h2::PADDED == 0 {
+        return payload;
+    }
+    let Some((&padding, data)) = payload.split_first() else { return &[] };
+    &data[..data.len().saturating_sub(usize::from(padding))]
 }
 
 fn answer_check(
@@ -250,6 +263,14 @@ mod tests {
         assert_eq!(requested_service(&[0, 0, 0, 0, 0]), None);
         assert_eq!(requested_service(b"\0\0\0\0\x08\x0a\x06absent"), Some(&b"absent"[..]));
         assert_eq!(requested_service(b"\0\0\0\0\x08\x0a\x09absent"), None, "a length that lies");
+    }
+
+    #[test]
+    fn padding_is_no_data() {
+        assert_eq!(data_of(b"abc", 0), b"abc");
+        assert_eq!(data_of(b"\x02abcd", h2::PADDED), b"ab");
+        assert_eq!(data_of(b"\x09ab", h2::PADDED), b"", "a length that lies");
+        assert_eq!(data_of(b"", h2::PADDED), b"");
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub(super) fn what_ignores_sigterm_is_killed_when_the_grace_period_is_over(
     let cases = [
         ("grace-0", 0, stubborn("grace-0"), (0.0, 4.0)),
         ("grace-1", 1, stubborn("grace-1"), (0.9, 4.0)),
-        ("grace-3", 3, stubborn("grace-3"), (2.9, 5.5)),
-        ("grace-6", 6, stubborn("grace-6"), (5.9, 8.5)),
+        ("grace-3", 3, stubborn("grace-3"), (2.9, 6.0)),
+        ("grace-6", 6, stubborn("grace-6"), (5.9, 10.0)),
         ("obedient", 60, obedient("obedient"), (0.0, 3.0)),
     ];
     for (name, grace, app, _) in &cases {
