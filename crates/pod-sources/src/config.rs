@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use rubelet_types::{Clock, EventObject, EventRecorder};
+use rubelet_types::{Clock, EventObject, EventRecorder, PodUid};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
@@ -14,9 +14,8 @@ use crate::{PodChange, PodConfigMux, PodSource, StaticPodPolicy};
 
 /// Changes that may wait for the sync loop.
 const CHANGE_CAPACITY: usize = 50;
-/// Sets that may wait for the mux. A source that is ahead waits; nothing is lost by that, because
-/// every set is complete.
-const SET_CAPACITY: usize = 4;
+/// What sources say may wait for the mux this long. A source that is ahead waits.
+const UPDATE_CAPACITY: usize = 4;
 
 /// Which sources a node has; values as in `KubeletConfiguration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,25 +46,50 @@ pub struct PodChanges {
     pub ready: watch::Receiver<bool>,
 }
 
-/// One full set of one source.
+/// What one source says.
 #[derive(Debug)]
-pub(crate) struct SourceSet {
+pub(crate) struct SourceUpdate {
     pub(crate) source: PodSource,
-    pub(crate) pods: Vec<Pod>,
+    pub(crate) wants: SourceWants,
 }
 
-/// How a source hands over its sets.
+/// Everything a source wants, or one change to it.
+#[derive(Debug)]
+pub(crate) enum SourceWants {
+    /// Exactly these pods.
+    Set(Vec<Pod>),
+    /// This pod, besides all others.
+    Pod(Box<Pod>),
+    /// This pod no more.
+    Without(PodUid),
+}
+
+/// How a source hands over what it wants.
 #[derive(Clone, Debug)]
 pub struct PodSourceHandle {
     source: PodSource,
-    sets: mpsc::Sender<SourceSet>,
+    updates: mpsc::Sender<SourceUpdate>,
 }
 
 impl PodSourceHandle {
     /// The source wants exactly `pods` from now on. Waits while the consumer is behind; false when
     /// nobody listens any more, which is only at shutdown.
     pub async fn set(&self, pods: Vec<Pod>) -> bool {
-        self.sets.send(SourceSet { source: self.source, pods }).await.is_ok()
+        self.send(SourceWants::Set(pods)).await
+    }
+
+    /// The source wants `pod` besides the others, or in this version. As [`Self::set`].
+    pub async fn apply(&self, pod: Pod) -> bool {
+        self.send(SourceWants::Pod(Box::new(pod))).await
+    }
+
+    /// The source does not want the pod `uid` any more. As [`Self::set`].
+    pub async fn remove(&self, uid: PodUid) -> bool {
+        self.send(SourceWants::Without(uid)).await
+    }
+
+    async fn send(&self, wants: SourceWants) -> bool {
+        self.updates.send(SourceUpdate { source: self.source, wants }).await.is_ok()
     }
 }
 
@@ -75,7 +99,7 @@ pub struct PodConfig {
     file: Option<FileSource>,
     http: Option<HttpSource>,
     sources: Vec<PodSource>,
-    sets: (mpsc::Sender<SourceSet>, mpsc::Receiver<SourceSet>),
+    updates: (mpsc::Sender<SourceUpdate>, mpsc::Receiver<SourceUpdate>),
     changes: mpsc::Sender<PodChange>,
     ready: watch::Sender<bool>,
     clock: Clock,
@@ -103,7 +127,7 @@ impl PodConfig {
             file: None,
             http: None,
             sources: Vec::new(),
-            sets: mpsc::channel(SET_CAPACITY),
+            updates: mpsc::channel(UPDATE_CAPACITY),
             changes: change_sender,
             ready: ready_sender,
             clock,
@@ -130,7 +154,7 @@ impl PodConfig {
         if !self.sources.contains(&source) {
             self.sources.push(source);
         }
-        PodSourceHandle { source, sets: self.sets.0.clone() }
+        PodSourceHandle { source, updates: self.updates.0.clone() }
     }
 
     /// The configured sources.
@@ -140,16 +164,28 @@ impl PodConfig {
 
     /// Drives all sources until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
-        let Self { file, http, sources, sets: (sender, mut sets), changes, ready, clock, events } =
-            self;
+        let Self {
+            file,
+            http,
+            sources,
+            updates: (sender, mut updates),
+            changes,
+            ready,
+            clock,
+            events,
+        } = self;
         // Only those who were registered may send; the channel ends with the last of them.
         drop(sender);
         info!(?sources, "Waiting for the pods of all sources");
         let mux = async {
             let mut mux = PodConfigMux::new(sources);
             ready.send_if_modified(|ready| set_if_new(ready, mux.sources_ready()));
-            while let Some(set) = sets.recv().await {
-                let outcome = mux.apply_set(set.source, set.pods, clock.now());
+            while let Some(SourceUpdate { source, wants }) = updates.recv().await {
+                let outcome = match wants {
+                    SourceWants::Set(pods) => mux.apply_set(source, pods, clock.now()),
+                    SourceWants::Pod(pod) => mux.apply_pod(source, *pod, clock.now()).into(),
+                    SourceWants::Without(uid) => mux.remove_pod(source, &uid).into(),
+                };
                 for duplicate in outcome.duplicates {
                     events.warning(
                         EventObject::Pod(duplicate.pod),

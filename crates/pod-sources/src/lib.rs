@@ -18,12 +18,13 @@
 //! - Nothing from outside is trusted: alias bombs, deep nesting, FIFOs and devices in the manifest
 //!   directory, and endless bodies cost bounded time and memory.
 //!
-//! Absent by intent: what a pod's status is, mirror pods, admission.
+//! Absent by intent: what a pod's status is, admission.
 
 mod api_references;
 mod config;
 pub mod decode;
 pub mod defaults;
+mod mirror;
 mod mux;
 mod source;
 mod static_pod;
@@ -32,6 +33,9 @@ pub mod validation;
 
 pub use api_references::find_api_reference;
 pub use config::{PodChanges, PodConfig, PodSourceHandle, PodSourceSettings};
+pub use mirror::{
+    MirrorAction, MirrorOwner, MirrorPods, MirrorPort, keep_mirror_pods, plan_mirror_pods,
+};
 pub use mux::{DuplicatePod, MuxOutcome, PodChange, PodConfigMux, PodOperation, PodSource};
 pub use source::InvalidManifestUrl;
 pub use static_pod::{ManifestError, ManifestOrigin, StaticPodPolicy, prepare_static_pod};

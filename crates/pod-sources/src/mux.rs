@@ -92,6 +92,12 @@ pub struct MuxOutcome {
     pub duplicates: Vec<DuplicatePod>,
 }
 
+impl From<Option<PodChange>> for MuxOutcome {
+    fn from(change: Option<PodChange>) -> Self {
+        Self { changes: change.into_iter().collect(), duplicates: Vec::new() }
+    }
+}
+
 /// What each source wants at present. Uids of different sources are separate worlds.
 #[derive(Clone, Debug, Default)]
 pub struct PodConfigMux {
@@ -140,28 +146,13 @@ impl PodConfigMux {
         let mut duplicates = Vec::new();
         let mut changed: BTreeMap<PodOperation, Vec<Arc<Pod>>> = BTreeMap::new();
 
-        for mut pod in without_duplicates(pods, source, &mut duplicates) {
-            let reference = pod_ref(&pod);
-            let annotations = pod.metadata.annotations.get_or_insert_default();
-            annotations.insert(labels::CONFIG_SOURCE.to_owned(), source.as_str().to_owned());
-            let existing = before.remove(&reference.uid);
-            let (pod, operation) = match existing {
-                None => {
-                    annotations.insert(labels::CONFIG_SEEN.to_owned(), now.to_string());
-                    (Arc::new(pod), Some(PodOperation::Add))
-                }
-                Some(existing) => {
-                    keep_local_annotations(&existing, &mut pod);
-                    match diff_pod(&existing, &pod) {
-                        None => (existing, None),
-                        operation => (Arc::new(pod), operation),
-                    }
-                }
-            };
+        for pod in without_duplicates(pods, source, &mut duplicates) {
+            let existing = before.remove(&pod_ref(&pod).uid);
+            let (pod, operation) = take_in(source, existing, pod, now);
             if let Some(operation) = operation {
                 changed.entry(operation).or_default().push(Arc::clone(&pod));
             }
-            state.pods.insert(reference.uid, pod);
+            state.pods.insert(pod_ref(&pod).uid, pod);
         }
         if !before.is_empty() {
             changed.insert(PodOperation::Remove, before.into_values().collect());
@@ -172,6 +163,45 @@ impl PodConfigMux {
         let changes =
             changed.into_iter().map(|(op, pods)| PodChange { op, pods, source }).collect();
         MuxOutcome { changes, duplicates }
+    }
+
+    /// `source` wants `pod` as it is here, whatever it wants besides. For a source that is told of
+    /// single changes after a first full set; it vouches for names and uids being its own.
+    pub fn apply_pod(&mut self, source: PodSource, pod: Pod, now: Timestamp) -> Option<PodChange> {
+        let state = self.sources.entry(source).or_default();
+        let uid = pod_ref(&pod).uid;
+        let (pod, operation) = take_in(source, state.pods.remove(&uid), pod, now);
+        state.pods.insert(uid, Arc::clone(&pod));
+        operation.map(|op| PodChange { op, pods: vec![pod], source })
+    }
+
+    /// `source` does not want the pod `uid` any more.
+    pub fn remove_pod(&mut self, source: PodSource, uid: &PodUid) -> Option<PodChange> {
+        let pod = self.sources.get_mut(&source)?.pods.remove(uid)?;
+        Some(PodChange { op: PodOperation::Remove, pods: vec![pod], source })
+    }
+}
+
+/// The pod as it is kept, and what its difference to the `existing` one asks for.
+fn take_in(
+    source: PodSource,
+    existing: Option<Arc<Pod>>,
+    mut pod: Pod,
+    now: Timestamp,
+) -> (Arc<Pod>, Option<PodOperation>) {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(labels::CONFIG_SOURCE.to_owned(), source.as_str().to_owned());
+    let Some(existing) = existing else {
+        annotations.insert(labels::CONFIG_SEEN.to_owned(), now.to_string());
+        return (Arc::new(pod), Some(PodOperation::Add));
+    };
+    keep_local_annotations(&existing, &mut pod);
+    match diff_pod(&existing, &pod) {
+        // What nobody acts on is kept all the same: the object's version is the base of patches.
+        None if existing.metadata.resource_version == pod.metadata.resource_version => {
+            (existing, None)
+        }
+        operation => (Arc::new(pod), operation),
     }
 }
 

@@ -18,10 +18,14 @@
 //! Assumptions: statuses come from `rubelet_pod_status`, so their times are whole seconds. Static
 //! pods are known by their own uid; a sink finds the mirror pod itself.
 //!
-//! Not here: what a status says, and how it is sent.
+//! [`ApiStatusSink`] is the sink that writes to the API server.
+//!
+//! Not here: what a status says.
 
+mod api_sink;
 mod manager;
 mod publish;
 
+pub use api_sink::{ApiStatusSink, PodStatusApi, StatusObject};
 pub use manager::{SetOutcome, StatusChanges, StatusCounters, StatusManager, VersionedStatus};
 pub use publish::{StatusSink, WriteOutcome, publish_statuses};

@@ -78,6 +78,31 @@ fn a_set_becomes_the_difference_to_the_one_before() {
 }
 
 #[test]
+fn single_changes_lead_to_what_a_full_set_leads_to() {
+    let mut mux = PodConfigMux::new([PodSource::Api]);
+    mux.apply_set(PodSource::Api, vec![pod("a", "a")], at(1));
+    let told_of =
+        |mux: &mut PodConfigMux, pod: Pod| told(&mux.apply_pod(PodSource::Api, pod, at(2)).into());
+    assert_eq!(told_of(&mut mux, pod("a", "a")), "");
+    assert_eq!(told_of(&mut mux, pod("b", "b")), "ADD b");
+    assert_eq!(told_of(&mut mux, changed(pod("a", "a"), "x")), "UPDATE a");
+    assert_eq!(told_of(&mut mux, with_phase(pod("b", "b"), "Running")), "RECONCILE b");
+    assert_eq!(told_of(&mut mux, deleting(pod("b", "b"), 30)), "DELETE b");
+    let seen = |mux: &PodConfigMux| {
+        let pods = mux.pods(PodSource::Api);
+        pods.map(|pod| annotation(pod, labels::CONFIG_SEEN).map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&mux), [Some(at(1).to_string()), Some(at(2).to_string())]);
+    // A pod of the same name and another uid is another pod: it may come before the first one goes.
+    assert_eq!(told_of(&mut mux, pod("c", "b")), "ADD c");
+    let mut remove = |uid: &str| told(&mux.remove_pod(PodSource::Api, &PodUid::new(uid)).into());
+    assert_eq!(remove("b"), "REMOVE b");
+    assert_eq!(remove("b"), "");
+    let set = vec![changed(pod("a", "a"), "x"), pod("c", "b")];
+    assert_eq!(told(&mux.apply_set(PodSource::Api, set, at(3))), "");
+}
+
+#[test]
 fn the_first_set_is_always_heard() {
     let mut mux = PodConfigMux::new([PodSource::File, PodSource::Http]);
     assert!(!mux.sources_ready());
