@@ -1,6 +1,7 @@
 //! The front door to the project: `cargo xtask demo`, `cargo xtask test` and what they need.
 
 mod bench;
+mod cluster;
 mod demo;
 mod interrupt;
 mod lint;
@@ -8,6 +9,7 @@ mod packages;
 mod project;
 mod report;
 mod setup;
+mod sim;
 mod test;
 mod testbed;
 mod vm;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, Command, value_parser};
+use rubelet_e2e::Hub;
 
 fn main() -> ExitCode {
     let matches = command().get_matches();
@@ -28,8 +31,19 @@ fn main() -> ExitCode {
             once: args.get_flag("once"),
             stop: args.get_flag("stop"),
         }),
+        Some(("cluster", args)) => cluster::run(&cluster::Options {
+            nodes: *args.get_one("nodes").unwrap_or(&1),
+            stop: args.get_flag("stop"),
+        }),
         Some(("lint", _)) => lint::run(),
         Some(("test", args)) => test::run(args.get_flag("no-e2e")),
+        Some(("sim", args)) => sim::run(&match args.get_one("seed") {
+            Some(seed) => sim::Options::One { seed: *seed, is_verbose: args.get_flag("verbose") },
+            None => sim::Options::Many {
+                from: *args.get_one("from").unwrap_or(&1),
+                seeds: *args.get_one("seeds").unwrap_or(&50),
+            },
+        }),
         Some(("vm", args)) => vm::run(&vm::Options {
             peer: args.get_one("peer").cloned(),
             script: args.get_one("script").cloned(),
@@ -61,6 +75,9 @@ fn command() -> Command {
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
     };
+    let number = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(u64)).help(help)
+    };
     Command::new("cargo xtask")
         .bin_name("cargo xtask")
         .about("Everything one does with this project")
@@ -70,7 +87,7 @@ fn command() -> Command {
             Command::new("setup").about("Installs and builds what the other commands need").arg(
                 Arg::new("part")
                     .num_args(0..)
-                    .value_parser(["debian", "built", "images", "lint", "peer"])
+                    .value_parser(["debian", "built", "images", "lint", "cluster", "peer"])
                     .help("Only these parts [default: all but peer]"),
             ),
         )
@@ -82,6 +99,17 @@ fn command() -> Command {
                 .arg(flag("stop", "End and remove what an earlier --keep left running")),
         )
         .subcommand(
+            Command::new("cluster")
+                .about("Runs a control plane and nodes with our kubelet, and says how to use them")
+                .arg(
+                    Arg::new("nodes")
+                        .long("nodes")
+                        .value_parser(value_parser!(u8).range(1..=i64::from(Hub::MOST_NODES)))
+                        .help("How many nodes [default: 1]"),
+                )
+                .arg(flag("stop", "End a cluster that runs in another terminal")),
+        )
+        .subcommand(
             Command::new("lint")
                 .about("Format, clippy, documentation, layers, licences and duplicates"),
         )
@@ -89,6 +117,14 @@ fn command() -> Command {
             Command::new("test")
                 .about("Lint and every test, on fakes and on real containerd")
                 .arg(flag("no-e2e", "Leave out the tests on real containerd")),
+        )
+        .subcommand(
+            Command::new("sim")
+                .about("Simulates a node: many histories, or one of them to look at")
+                .arg(number("seeds", "How many histories [default: 50]"))
+                .arg(number("from", "The first seed [default: 1]"))
+                .arg(number("seed", "Only this one").conflicts_with_all(["seeds", "from"]))
+                .arg(flag("verbose", "Show everything that happens").requires("seed")),
         )
         .subcommand(
             Command::new("vm")

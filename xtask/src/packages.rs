@@ -49,8 +49,11 @@ const BUILD_RUNTIME: &[Package] = &[
     package("libc6-dev", &["/usr/include/stdio.h"], "builds runc"),
     package("libseccomp-dev", &["/usr/include/seccomp.h"], "builds runc"),
     package("pkg-config", &["/usr/bin/pkg-config"], "builds runc"),
-    package("ca-certificates", &["/etc/ssl/certs/ca-certificates.crt"], "the module proxy"),
 ];
+
+/// What fetching Go modules needs besides Go.
+const MODULE_PROXY: &[Package] =
+    &[package("ca-certificates", &["/etc/ssl/certs/ca-certificates.crt"], "the module proxy")];
 
 /// What fetching a tool from the Python package index needs.
 const PIP: &[Package] = &[package("python3-pip", &[], "fetches a tool from its index")];
@@ -76,6 +79,7 @@ pub(crate) enum Need {
     DebianRuntime,
     Images,
     BuildRuntime,
+    ModuleProxy,
     Pip,
     Registry,
     VirtualMachine,
@@ -86,7 +90,8 @@ impl Need {
         match self {
             Self::DebianRuntime => [COMMON, DEBIAN_RUNTIME].concat(),
             Self::Images => IMAGES.to_vec(),
-            Self::BuildRuntime => [COMMON, BUILD_RUNTIME].concat(),
+            Self::BuildRuntime => [COMMON, BUILD_RUNTIME, MODULE_PROXY].concat(),
+            Self::ModuleProxy => MODULE_PROXY.to_vec(),
             Self::Pip => PIP.to_vec(),
             Self::Registry => REGISTRY.to_vec(),
             Self::VirtualMachine => VIRTUAL_MACHINE.to_vec(),

@@ -12,23 +12,42 @@ use crate::packages::{self, Need};
 use crate::project::{self, Profile};
 use crate::{report, testbed};
 
+/// Packages whose tests, other than those of their own functions, need what is not built by cargo.
+const ON_REAL_THINGS: &[&str] = &["rubelet-e2e", "rubelet-control-plane"];
+
 pub(crate) fn run(without_e2e: bool) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let mut tally = lint::check_all();
 
     report::heading("Tests on fakes and on the kernel");
     let mut workspace = project::cargo();
-    workspace.args(["test", "--workspace", "--exclude", "rubelet-e2e", "--no-fail-fast"]);
+    workspace.args(["test", "--workspace", "--no-fail-fast"]);
+    for package in ON_REAL_THINGS {
+        workspace.args(["--exclude", package]);
+    }
     tally.add(count(&mut workspace)?);
-    let mut test_bed = project::cargo();
-    test_bed.args(["test", "--package", "rubelet-e2e", "--lib"]);
-    tally.add(count(&mut test_bed)?);
+    // Their own functions, and their examples.
+    for part in ["--lib", "--doc"] {
+        let mut test_beds = project::cargo();
+        test_beds.args(["test", part]);
+        for package in ON_REAL_THINGS {
+            test_beds.args(["--package", package]);
+        }
+        tally.add(count(&mut test_beds)?);
+    }
 
     report::heading("Tests on real containerd");
     if without_e2e {
         report::say("left out, as asked");
     } else {
         tally.add(end_to_end()?);
+    }
+
+    report::heading("Tests on a real control plane");
+    if without_e2e {
+        report::say("left out, as asked");
+    } else {
+        tally.add(control_plane()?);
     }
 
     println!();
@@ -64,6 +83,33 @@ fn end_to_end() -> anyhow::Result<Tally> {
     command.args(["test", "--package", "rubelet-e2e", "--test", "scenarios"]);
     command.env("RUBELET_KUBELET", kubelet);
     count(&mut command)
+}
+
+/// The trials of the control plane and of clusters. It is built first where it is not; where that
+/// is not possible, they say so themselves and count as not run.
+fn control_plane() -> anyhow::Result<Tally> {
+    if let Err(error) = testbed::ensure_control_plane(&Cache::from_environment()?) {
+        report::say(format_args!("no control plane: {error:#}"));
+    }
+    let kubelet = match project::build_kubelet(Profile::Debug) {
+        Ok(kubelet) => kubelet,
+        Err(error) => {
+            report::say(format_args!("{error:#}"));
+            return Ok(Tally { failed: 1, ..Tally::default() });
+        }
+    };
+    let mut tally = Tally::default();
+    for (package, target) in [
+        ("rubelet-control-plane", "control_plane"),
+        ("rubelet-fake-apiserver", "real"),
+        ("rubelet-e2e", "cluster"),
+    ] {
+        let mut command = project::cargo();
+        command.args(["test", "--package", package, "--test", target]);
+        command.env("RUBELET_KUBELET", &kubelet);
+        tally.add(count(&mut command)?);
+    }
+    Ok(tally)
 }
 
 /// Runs `cargo test`, passes on what it writes, and adds up its closing lines.

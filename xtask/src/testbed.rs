@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use rubelet_control_plane::KUBERNETES_VERSION;
 use rubelet_e2e::{Cache, RuntimeKind, Tools};
 
 use crate::packages::{self, Need};
@@ -15,11 +16,15 @@ use crate::{project, report};
 struct GoTool {
     name: &'static str,
     package: &'static str,
+    /// How long it takes on two cores when nothing is cached.
+    first_time: &'static str,
 }
 
 /// A module of `go-modules/`, whose `go.mod` and `go.sum` pin what is built.
 struct GoModule {
     dir: &'static str,
+    /// Several sets of tools may come from one module: each knows by itself what it was made from.
+    set: &'static str,
     tags: Option<&'static str>,
     /// Whether it links C.
     cgo: bool,
@@ -28,64 +33,132 @@ struct GoModule {
 
 const CONTAINERD: GoModule = GoModule {
     dir: "containerd",
+    set: "containerd",
     tags: None,
     cgo: false,
     tools: &[
         GoTool {
             name: "containerd",
             package: "github.com/containerd/containerd/v2/cmd/containerd",
+            first_time: "about 2 minutes",
         },
         GoTool {
             name: "containerd-shim-runc-v2",
             package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            first_time: "some seconds",
         },
-        GoTool { name: "ctr", package: "github.com/containerd/containerd/v2/cmd/ctr" },
+        GoTool {
+            name: "ctr",
+            package: "github.com/containerd/containerd/v2/cmd/ctr",
+            first_time: "some seconds",
+        },
     ],
 };
 
 const RUNC: GoModule = GoModule {
     dir: "runc",
+    set: "runc",
     tags: Some("seccomp"),
     cgo: true,
-    tools: &[GoTool { name: "runc", package: "github.com/opencontainers/runc" }],
+    tools: &[GoTool {
+        name: "runc",
+        package: "github.com/opencontainers/runc",
+        first_time: "half a minute",
+    }],
 };
 
 const CRICTL: GoModule = GoModule {
     dir: "crictl",
+    set: "crictl",
     tags: None,
     cgo: false,
-    tools: &[GoTool { name: "crictl", package: "sigs.k8s.io/cri-tools/cmd/crictl" }],
+    tools: &[GoTool {
+        name: "crictl",
+        package: "sigs.k8s.io/cri-tools/cmd/crictl",
+        first_time: "half a minute",
+    }],
 };
 
 const CNI: GoModule = GoModule {
     dir: "cni",
+    set: "cni",
     tags: None,
     cgo: false,
     tools: &[
         GoTool {
             name: "bridge",
             package: "github.com/containernetworking/plugins/plugins/main/bridge",
+            first_time: "some seconds",
         },
         GoTool {
             name: "loopback",
             package: "github.com/containernetworking/plugins/plugins/main/loopback",
+            first_time: "some seconds",
         },
         GoTool {
             name: "host-local",
             package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
+            first_time: "some seconds",
         },
         GoTool {
             name: "portmap",
             package: "github.com/containernetworking/plugins/plugins/meta/portmap",
+            first_time: "some seconds",
         },
     ],
 };
 
 const PEER: GoModule = GoModule {
     dir: "kubernetes",
+    set: "kubernetes",
     tags: None,
     cgo: false,
-    tools: &[GoTool { name: "kubelet-go", package: "k8s.io/kubernetes/cmd/kubelet" }],
+    tools: &[GoTool {
+        name: "kubelet-go",
+        package: "k8s.io/kubernetes/cmd/kubelet",
+        first_time: "about 3 minutes",
+    }],
+};
+
+const ETCD: GoModule = GoModule {
+    dir: "etcd",
+    set: "etcd",
+    tags: None,
+    cgo: false,
+    tools: &[GoTool {
+        name: "etcd",
+        package: "go.etcd.io/etcd/server/v3",
+        first_time: "about a minute",
+    }],
+};
+
+const CONTROL_PLANE: GoModule = GoModule {
+    dir: "kubernetes",
+    set: "control-plane",
+    tags: None,
+    cgo: false,
+    tools: &[
+        GoTool {
+            name: "kube-apiserver",
+            package: "k8s.io/kubernetes/cmd/kube-apiserver",
+            first_time: "about 6 minutes",
+        },
+        GoTool {
+            name: "kube-scheduler",
+            package: "k8s.io/kubernetes/cmd/kube-scheduler",
+            first_time: "half a minute",
+        },
+        GoTool {
+            name: "kube-controller-manager",
+            package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+            first_time: "about a minute",
+        },
+        GoTool {
+            name: "kubectl",
+            package: "k8s.io/kubernetes/cmd/kubectl",
+            first_time: "half a minute",
+        },
+    ],
 };
 
 /// The Go that the modules ask for at least.
@@ -140,6 +213,22 @@ pub(crate) fn ensure_peer(cache: &Cache) -> anyhow::Result<PathBuf> {
     Ok(cache.bin().join(PEER.tools[0].name))
 }
 
+/// Builds etcd and the control plane of the version that our kubelet is for, unless
+/// `KUBEBUILDER_ASSETS` names one.
+pub(crate) fn ensure_control_plane(cache: &Cache) -> anyhow::Result<rubelet_control_plane::Tools> {
+    if rubelet_control_plane::Tools::given_dir().is_none() {
+        let modules = [&ETCD, &CONTROL_PLANE];
+        if modules.iter().any(|module| !is_built(module, &cache.bin())) {
+            packages::ensure(&[Need::ModuleProxy])?;
+            let go = ensure_go(cache)?;
+            for module in modules {
+                build(&go, module, &cache.bin())?;
+            }
+        }
+    }
+    Ok(rubelet_control_plane::Tools::find(cache)?)
+}
+
 fn module_dir(module: &GoModule) -> PathBuf {
     project::root().join("xtask/go-modules").join(module.dir)
 }
@@ -155,7 +244,7 @@ fn inputs(module: &GoModule) -> anyhow::Result<String> {
 }
 
 fn stamp_file(module: &GoModule, out: &Path) -> PathBuf {
-    out.join(format!(".{}-made-from", module.dir))
+    out.join(format!(".{}-made-from", module.set))
 }
 
 fn is_built(module: &GoModule, out: &Path) -> bool {
@@ -170,9 +259,21 @@ fn build(go: &Path, module: &GoModule, out: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    // Two at once would write the same files.
+    let lock = fs::File::create(out.join(".lock")).context("cannot make the lock file")?;
+    if lock.try_lock().is_err() {
+        report::say("somebody else builds: waiting for the end of it");
+        lock.lock().context("cannot wait for who builds")?;
+        if is_built(module, out) {
+            return Ok(());
+        }
+    }
     for tool in module.tools {
         let started = Instant::now();
-        report::begin(format_args!("building {} (the first time takes minutes)", tool.name));
+        report::begin(format_args!(
+            "building {}, this takes {} the first time",
+            tool.name, tool.first_time
+        ));
         let target = out.join(tool.name);
         let partial = out.join(format!(".{}.partial", tool.name));
         let mut command = Command::new(go);
@@ -210,7 +311,7 @@ fn ldflags(module: &GoModule) -> String {
     if module.dir == PEER.dir {
         for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
             for (name, value) in [
-                ("gitVersion", "v1.36.3"),
+                ("gitVersion", KUBERNETES_VERSION),
                 ("gitMajor", "1"),
                 ("gitMinor", "36"),
                 ("gitTreeState", "clean"),
@@ -288,7 +389,7 @@ mod tests {
 
     #[test]
     fn every_module_pins_the_tools_that_are_built_from_it() {
-        for module in [&CONTAINERD, &RUNC, &CRICTL, &CNI, &PEER] {
+        for module in [&CONTAINERD, &RUNC, &CRICTL, &CNI, &PEER, &ETCD, &CONTROL_PLANE] {
             let pinned = inputs(module).expect("go.mod and go.sum are there");
             for tool in module.tools {
                 assert!(pinned.contains(tool.package), "{} in {}", tool.package, module.dir);

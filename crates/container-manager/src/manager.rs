@@ -12,7 +12,7 @@ use rubelet_node_resources::{
     compute_eviction_reservation, compute_node_reservation, compute_overhead_resources,
     compute_qos_cgroup_values, compute_reserved_cgroup_values, compute_sandbox_resources,
 };
-use rubelet_types::{EventObject, EventRecorder, ResourceAmounts};
+use rubelet_types::{EventObject, EventRecorder, ResourceAmounts, error_chain};
 use tokio::sync::Mutex;
 
 use crate::capacity::NodeCapacity;
@@ -485,7 +485,7 @@ impl ContainerManager {
                 "Updated Node Allocatable limit across pods",
             ),
             Err(error) => {
-                let cause = with_causes(&error);
+                let cause = error_chain(&error);
                 tracing::warn!(error = cause, "node allocatable not enforced");
                 self.recorder.warning(
                     EventObject::Node,
@@ -531,7 +531,7 @@ impl ContainerManager {
                 Err(error) => {
                     let message = format!(
                         "Failed to enforce {what} Reserved Cgroup Limits on {cgroup:?}: {}",
-                        with_causes(&error)
+                        error_chain(&error)
                     );
                     self.recorder.warning(EventObject::Node, NOT_ENFORCED, message);
                     return Err(error);
@@ -554,7 +554,7 @@ impl ContainerManager {
             Ok::<(), rubelet_linux::cgroup::CgroupError>(())
         });
         if let Ok(Err(error)) = moved.await {
-            tracing::warn!(error = with_causes(&error), "kubelet not moved to its cgroup");
+            tracing::warn!(error = error_chain(&error), "kubelet not moved to its cgroup");
         }
     }
 }
@@ -583,16 +583,4 @@ async fn enforce_existing(
         return Err(SetupError::ReservedCgroupMissing { cgroup: cgroup.to_owned() });
     }
     started.tree.update(&name, values).await.map_err(failed)
-}
-
-/// An error with its causes in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_linux::cgroup::CgroupError;
 use rubelet_node_resources::{CgroupName, CgroupValues, MIN_CPU_SHARES, compute_pod_cgroup_values};
-use rubelet_types::{PodUid, QosClass, pod_qos_class, pod_ref};
+use rubelet_types::{PodUid, QosClass, error_chain, pod_qos_class, pod_ref};
 
-use crate::manager::{ContainerManager, ContainerManagerError, PodCgroup, Started, with_causes};
+use crate::manager::{ContainerManager, ContainerManagerError, PodCgroup, Started};
 use crate::tree::TreeError;
 
 /// How often the processes of a cgroup are killed before its removal is given up for now.
@@ -40,7 +40,7 @@ impl ContainerManager {
             // One that exists without its values would be taken for complete the next time. Nothing
             // can run in it yet, unless it was there before.
             if is_new && let Err(removal) = started.tree.destroy(&name).await {
-                let error = with_causes(&removal);
+                let error = error_chain(&removal);
                 tracing::warn!(cgroup = %name, error, "unfinished cgroup stays");
             }
             return Err(failed("create", &name)(error));

@@ -349,7 +349,7 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
             pod: request.pod.clone(),
             field_path: request.field_path.to_owned(),
         };
-        self.events.record(rubelet_types::Event { object, event_type, reason, message });
+        self.events.record(rubelet_types::Event::new(object, event_type, reason, message));
     }
 }
 

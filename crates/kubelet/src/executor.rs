@@ -5,9 +5,12 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::ContainerManager;
 use rubelet_cri::CriClient;
@@ -30,15 +33,18 @@ use rubelet_probe_manager::{ExecError, ExecOutput, ExecPort, ProbeManager, Probe
 use rubelet_status_manager::{SetOutcome, StatusManager};
 use rubelet_types::{
     Clock, ContainerId, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot, PodUid,
-    ProbeKind, ProbeResult, find_container, is_terminal_phase, pod_restart_policy, reasons,
+    ProbeKind, ProbeResult, error_chain, find_container, is_static_pod, is_terminal_phase,
+    pod_restart_policy, reasons,
 };
 use rubelet_volume_manager::{PodVolumes, VolumeManager};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::PodObjects;
 use crate::mounts::prepare_mounts;
-use crate::node::Node;
-use crate::pods::DesiredPods;
+use crate::node::HostIps;
+use crate::pods::{DesiredPods, Standing};
+use crate::runtime_classes::look_up_runtime_handler;
 use crate::runtime_state::RuntimeState;
 
 /// Runs exec probes through the runtime.
@@ -50,7 +56,7 @@ impl ExecPort for RuntimeExec {
         &self,
         container: &ContainerId,
         command: &[String],
-        timeout: std::time::Duration,
+        timeout: Duration,
     ) -> Result<ExecOutput, ExecError> {
         let answer = self.0.exec_sync(container, command.to_vec(), Some(timeout)).await;
         match answer {
@@ -90,9 +96,15 @@ pub(crate) struct Executor {
     pub(crate) desired: Arc<DesiredPods>,
     pub(crate) status_store: PodStatusStore,
     pub(crate) runtime_state: watch::Receiver<RuntimeState>,
+    /// None for a kubelet that is alone.
+    pub(crate) runtime_classes: Option<Store<RuntimeClass>>,
+    /// None for a kubelet that is alone.
+    pub(crate) pod_objects: Option<Arc<PodObjects>>,
     pub(crate) paths: NodePaths,
-    pub(crate) node: Node,
-    pub(crate) node_facts: NodeFacts,
+    pub(crate) node_name: String,
+    pub(crate) host_ips: HostIps,
+    /// The name of the runtime; it prefixes container ids.
+    pub(crate) runtime_name: String,
     pub(crate) gates: Gates,
     pub(crate) events: EventRecorder,
     pub(crate) clock: Clock,
@@ -105,7 +117,7 @@ pub(crate) struct PodMemoryEntry(PodMemory);
 
 impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Executor").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Executor").field("node", &self.node_name).finish_non_exhaustive()
     }
 }
 
@@ -127,22 +139,10 @@ fn failure_of(reason: &'static str, message: String, retry_at: Option<Timestamp>
     ActionOutcome::Failed(ActionFailure { reason, message, retry_at })
 }
 
-/// An error with its causes, as a person reads it.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
-
 impl PodPort for Executor {
     async fn run(&self, order: ActionOrder, cancel: CancellationToken) -> ActionOutcome {
         match order.action.clone() {
-            Action::PreparePod => self.prepare(&order).await,
+            Action::PreparePod => self.prepare(&order, &cancel).await,
             Action::CreateSandbox { attempt } => {
                 self.create_sandbox(&order, attempt, &cancel).await
             }
@@ -191,6 +191,13 @@ impl PodPort for Executor {
         if report.is_orphan {
             return;
         }
+        let is_over = matches!(report.stage, Stage::Terminated { .. } | Stage::Finished { .. });
+        self.desired.set_over(&report.pod_ref.uid, is_over);
+        if report.stage.is_stopping() {
+            self.volumes.stop_updates(&report.pod_ref.uid);
+        } else {
+            self.volumes.update_pod(report.pod);
+        }
         self.sync_probes(report);
         self.publish_status(report);
         if matches!(report.stage, Stage::Finished { .. }) {
@@ -199,14 +206,18 @@ impl PodPort for Executor {
             if !std::mem::replace(&mut entry.finished, true) {
                 drop(memory);
                 let outcome = self.statuses.finish(report.pod);
-                self.save_status(&report.pod_ref.uid, &outcome);
+                self.save_status(report, &outcome);
             }
         }
     }
 
     fn forget(&self, pod: &PodRef) {
         self.probes.remove_pod(&pod.uid);
+        if let Some(objects) = &self.pod_objects {
+            objects.forget(&pod.uid);
+        }
         self.memory().remove(&pod.uid);
+        self.statuses.remove(&pod.uid);
         self.status_store.forget(&pod.uid);
     }
 }
@@ -225,7 +236,7 @@ impl Executor {
     /// The pod's addresses, those of before its sandbox was stopped if need be.
     pub(crate) fn pod_ips(&self, pod: &Pod, snapshot: Option<&PodSnapshot>) -> Vec<String> {
         if rubelet_types::is_host_network(pod) {
-            return self.node.host_ips();
+            return self.host_ips.get();
         }
         let now = snapshot.map(PodSnapshot::ips).unwrap_or_default();
         if !now.is_empty() {
@@ -235,16 +246,26 @@ impl Executor {
         self.memory().get(&uid).map(|entry| entry.0.ips.clone()).unwrap_or_default()
     }
 
-    /// The desired pods that may use resources: all but those that are known to have ended.
+    /// The desired pods that use resources, or have them kept: let in, and not known to have ended.
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
-        let ended = |pod: &Arc<Pod>| {
+        self.active_pods_and_standing().into_iter().map(|(pod, _)| pod).collect()
+    }
+
+    /// The same, with whether they run already.
+    pub(crate) fn active_pods_and_standing(&self) -> Vec<(Arc<Pod>, Standing)> {
+        let ended = |pod: &Pod| {
             let known = self.statuses.status(&rubelet_types::pod_ref(pod).uid);
             is_terminal_phase(known.as_ref().and_then(|known| known.status.phase.as_deref()))
         };
-        self.desired.all().into_iter().filter(|pod| !ended(pod)).collect()
+        let mut pods = self.desired.active();
+        pods.retain(|(pod, _)| !ended(pod));
+        pods
     }
 
-    async fn prepare(&self, order: &ActionOrder) -> ActionOutcome {
+    async fn prepare(&self, order: &ActionOrder, cancel: &CancellationToken) -> ActionOutcome {
+        if let Some(objects) = &self.pod_objects {
+            objects.register(&order.pod);
+        }
         let object = EventObject::Pod(order.pod_ref.clone());
         // The tier that the pod belongs to weighs what its pods ask for, this one now among them.
         let active = self.active_pods();
@@ -254,7 +275,7 @@ impl Executor {
                 "QoS cgroups not updated");
         }
         if let Err(error) = self.container_manager.ensure_pod_cgroup(&order.pod).await {
-            let message = format!("unable to ensure pod container exists: {}", describe(&error));
+            let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
             self.events.warning(object, "FailedCreatePodContainer", message.clone());
             return failure_of("", message, None);
         }
@@ -263,15 +284,21 @@ impl Executor {
             self.events.warning(object, "Failed", message.clone());
             return failure_of("", message, None);
         }
-        match self.volumes.ensure_pod_volumes(&order.pod).await {
+        let ready = self.volumes.wait_for_pod_volumes(&order.pod);
+        let Some(ready) = cancel.run_until_cancelled(ready).await else {
+            return ActionOutcome::Cancelled;
+        };
+        match ready {
             Ok(volumes) => {
                 let uid = order.pod_ref.uid.clone();
                 self.memory().entry(uid).or_default().0.volumes = Some(Arc::new(volumes));
                 ActionOutcome::Done
             }
             Err(error) => {
-                let retry_at =
-                    error.retry_after().and_then(|delay| self.clock.now().checked_add(delay).ok());
+                // Who waits for an object waits where its appearance is noticed.
+                let delay =
+                    if error.awaits_object() { Some(Duration::ZERO) } else { error.retry_after() };
+                let retry_at = delay.and_then(|delay| self.clock.now().checked_add(delay).ok());
                 failure_of("", error.to_string(), retry_at)
             }
         }
@@ -292,7 +319,7 @@ impl Executor {
 
     fn sandbox_to_create(&self, pod: &Pod, attempt: u32) -> Result<SandboxToCreate, String> {
         let manager = &self.container_manager;
-        let text = |error: rubelet_container_manager::ContainerManagerError| describe(&error);
+        let text = |error: rubelet_container_manager::ContainerManagerError| error_chain(&error);
         Ok(SandboxToCreate {
             attempt,
             cgroup_parent: manager.pod_cgroup_parent(pod).map_err(text)?,
@@ -308,9 +335,19 @@ impl Executor {
         attempt: u32,
         cancel: &CancellationToken,
     ) -> ActionOutcome {
-        let sandbox = match self.sandbox_to_create(&order.pod, attempt) {
+        let mut sandbox = match self.sandbox_to_create(&order.pod, attempt) {
             Ok(sandbox) => sandbox,
             Err(message) => return failure_of("", message, None),
+        };
+        let classes = self.runtime_classes.as_ref();
+        sandbox.runtime_handler = match look_up_runtime_handler(&order.pod, classes).await {
+            Ok(handler) => handler,
+            Err(error) => {
+                let message = format!("Failed to create pod sandbox: {error}");
+                let object = EventObject::Pod(order.pod_ref.clone());
+                self.events.warning(object, "FailedCreatePodSandBox", message.clone());
+                return failure_of("", message, None);
+            }
         };
         match self.runtime.create_sandbox(&order.pod, sandbox, cancel).await {
             Ok(snapshot) => ActionOutcome::SandboxCreated(snapshot),
@@ -382,9 +419,9 @@ impl Executor {
         let allocatable = self
             .container_manager
             .allocatable()
-            .map_err(|error| config_error(describe(&error)))?
+            .map_err(|error| config_error(error_chain(&error)))?
             .clone();
-        let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.node.host_ips());
+        let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.host_ips.get());
         let volumes = self
             .memory()
             .get(&order.pod_ref.uid)
@@ -396,12 +433,16 @@ impl Executor {
             .map(|(name, volume)| (name.clone(), volume.host_path.clone()))
             .collect();
         let files = environment_files(&spec.container, &volume_paths).await;
+        let objects = match &self.pod_objects {
+            Some(objects) => Some(Arc::new(objects.of_environment(pod, &spec.container).await)),
+            None => None,
+        };
         let facts = EnvironmentFacts {
             pod_ips: &pod_ips,
             host_ips: &host_ips,
-            node_name: &self.node.name,
+            node_name: &self.node_name,
             allocatable: &allocatable,
-            objects: None,
+            objects: objects.as_deref(),
             files: &files,
         };
         let environment = compute_environment(pod, &spec.container, &facts)
@@ -420,7 +461,7 @@ impl Executor {
         let resources = self
             .container_manager
             .container_resources(pod, &spec.container, false)
-            .map_err(|error| config_error(describe(&error)))?;
+            .map_err(|error| config_error(error_chain(&error)))?;
         let to_start = ContainerToStart {
             name: start.name,
             sandbox,
@@ -445,7 +486,7 @@ impl Executor {
             host_ips,
             allocatable,
             volume_paths,
-            api_objects: None,
+            api_objects: objects,
             allocation: ContainerAllocation::default(),
         };
         self.runtime
@@ -485,10 +526,10 @@ impl Executor {
     async fn release(&self, order: &ActionOrder) -> ActionOutcome {
         if let Err(error) = self.volumes.release_pod_volumes(&order.pod_ref).await {
             let retry_at = self.clock.now().checked_add(error.retry_after).ok();
-            return failure_of("", describe(&error), retry_at);
+            return failure_of("", error_chain(&error), retry_at);
         }
         if let Err(error) = self.container_manager.destroy_pod_cgroup(&order.pod_ref.uid).await {
-            return failure_of("", describe(&error), None);
+            return failure_of("", error_chain(&error), None);
         }
         ActionOutcome::Done
     }
@@ -557,6 +598,14 @@ impl Executor {
         let own = report.pod.status.clone().unwrap_or_default();
         let known = self.statuses.status(uid);
         let previous = known.as_ref().map_or(&own, |known| &known.status);
+        let holds_containers = report.snapshot.is_some_and(|seen| !seen.containers.is_empty());
+        if is_terminal_phase(previous.phase.as_deref())
+            && report.stage.is_stopping()
+            && !holds_containers
+        {
+            // It has ended, or was never let in: there is nothing to see that would say more.
+            return;
+        }
         let start_failures: BTreeMap<String, StartFailure> = report
             .failures
             .iter()
@@ -572,17 +621,12 @@ impl Executor {
             readiness: self.probes.result(uid, name, id, ProbeKind::Readiness),
             startup: self.probes.result(uid, name, id, ProbeKind::Startup),
         };
-        let deadline = StatusOverride {
-            phase: TerminalPhase::Failed,
-            reason: reasons::DEADLINE_EXCEEDED.to_owned(),
-            message: DEADLINE_MESSAGE.to_owned(),
-            conditions: Vec::new(),
-        };
         let now = self.clock.now();
         let can = self.runtime_state.borrow().features();
         let facts = NodeFacts {
+            host_ips: self.host_ips.get(),
+            runtime_name: self.runtime_name.clone(),
             recursive_read_only_mounts: can.recursive_read_only_mounts,
-            ..self.node_facts.clone()
         };
         let mut input = StatusInput::new(report.pod, previous, &facts, now);
         input.snapshot = report.snapshot;
@@ -602,9 +646,9 @@ impl Executor {
                 Some(cause)
             }
         };
-        if cause == Some(&StopCause::DeadlineExceeded) {
-            input.outcome_override = Some(&deadline);
-        }
+        input.is_leaving = matches!(cause, Some(StopCause::Deleted | StopCause::Orphaned));
+        let imposed = cause.and_then(imposed_end);
+        input.outcome_override = imposed.as_ref();
         let status = compute_pod_status(&input);
         let becomes_ready = !is_ready(&status) && matches!(report.stage, Stage::Syncing);
         let outcome = self.statuses.set_status(report.pod, status);
@@ -613,16 +657,26 @@ impl Executor {
                 policy = ?pod_restart_policy(report.pod), "Refused a status");
         }
         let changed = matches!(outcome, SetOutcome::Changed { .. });
-        self.save_status(uid, &outcome);
+        self.save_status(report, &outcome);
         if becomes_ready && changed {
             // What is not ready yet is probed now, not a period later.
             self.probes.trigger_readiness(uid);
         }
     }
 
-    /// Keeps a changed status for the next run of the kubelet.
-    fn save_status(&self, uid: &PodUid, outcome: &SetOutcome) {
+    /// Keeps a changed status for the next run of the kubelet, unless the API server does. A manifest
+    /// that was removed and comes back begins anew: what its removal came to is not kept.
+    fn save_status(&self, report: &PodReport<'_>, outcome: &SetOutcome) {
+        let is_leaving = matches!(
+            report.stage,
+            Stage::Terminating { cause: StopCause::Deleted, .. }
+                | Stage::Terminated { cause: StopCause::Deleted, .. }
+                | Stage::Finished { cause: StopCause::Deleted }
+        );
+        let uid = &report.pod_ref.uid;
         if matches!(outcome, SetOutcome::Changed { .. })
+            && is_static_pod(report.pod)
+            && !is_leaving
             && let Some(known) = self.statuses.status(uid)
         {
             self.status_store.save(uid, &known.status);
@@ -645,6 +699,30 @@ async fn environment_files(
     tokio::task::spawn_blocking(move || read_environment_files(&container, &volume_paths))
         .await
         .unwrap_or_default()
+}
+
+/// How a pod ends that somebody else than its containers ended.
+fn imposed_end(cause: &StopCause) -> Option<StatusOverride> {
+    let (reason, message, condition) = match cause {
+        StopCause::Deleted | StopCause::Completed | StopCause::Orphaned => return None,
+        StopCause::DeadlineExceeded => (reasons::DEADLINE_EXCEEDED, DEADLINE_MESSAGE, None),
+        StopCause::Disrupted(disruption) => {
+            (&*disruption.reason, &*disruption.message, disruption.condition.as_deref())
+        }
+    };
+    let disruption_target = |message: &str| PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("TerminationByKubelet".to_owned()),
+        message: Some(message.to_owned()),
+        ..PodCondition::default()
+    };
+    Some(StatusOverride {
+        phase: TerminalPhase::Failed,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        conditions: condition.map(disruption_target).into_iter().collect(),
+    })
 }
 
 fn is_ready(status: &k8s_openapi::api::core::v1::PodStatus) -> bool {

@@ -11,12 +11,15 @@
 //! Not here: decisions (the brain crates), and what one manager does by itself.
 
 mod admission;
-mod events;
+mod cluster;
+mod credentials;
 mod executor;
 mod logging;
 mod mounts;
 mod node;
+mod pod_admission;
 mod pods;
+mod runtime_classes;
 mod runtime_state;
 mod server_state;
 mod servers;
@@ -26,6 +29,7 @@ mod sync_handler;
 mod version;
 mod wiring;
 
+pub use cluster::ClusterParts;
 pub use node::Node;
 pub use rubelet_config::{Effective, Invocation};
 pub use start::run;

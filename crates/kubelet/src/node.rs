@@ -4,6 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use anyhow::{Context, bail};
 use rubelet_config::KubeletOptions;
+use rubelet_node_status::NodeHandle;
 
 /// Identity and addresses of the node.
 #[derive(Clone, Debug)]
@@ -42,12 +43,26 @@ impl Node {
         Ok(Self { name, ips })
     }
 
-    pub(crate) fn host_ips(&self) -> Vec<String> {
-        self.ips.iter().map(ToString::to_string).collect()
-    }
-
     pub(crate) fn prefers_ipv6(&self) -> bool {
         self.ips.first().is_some_and(IpAddr::is_ipv6)
+    }
+}
+
+/// The addresses of pods on the host's network.
+#[derive(Clone, Debug)]
+pub(crate) struct HostIps {
+    /// Those that the Node object shows count, as soon as there are any.
+    pub(crate) published: Option<NodeHandle>,
+    /// Those that were found at the start.
+    pub(crate) detected: Vec<IpAddr>,
+}
+
+impl HostIps {
+    /// The primary one first, at most one of each family.
+    pub(crate) fn get(&self) -> Vec<String> {
+        let published = self.published.as_ref().map(NodeHandle::host_ips).unwrap_or_default();
+        let ips = if published.is_empty() { &self.detected } else { &published };
+        ips.iter().map(ToString::to_string).collect()
     }
 }
 

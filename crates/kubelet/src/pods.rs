@@ -4,33 +4,153 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
-use rubelet_types::{PodUid, pod_ref};
+use rubelet_types::{PodFullName, PodUid, is_static_pod, pod_ref};
 
-/// All desired pods by uid. One owner writes (the sync handler), everybody may read.
+/// Whether a desired pod was let in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Not decided yet. It holds nothing.
+    #[default]
+    Undecided,
+    /// Let in, and held back until others have made room. What it asks for is kept for it.
+    Expected,
+    /// Its worker has it.
+    Admitted,
+    /// The node does not take it. It holds nothing.
+    Refused,
+}
+
+#[derive(Clone, Debug)]
+struct Desired {
+    pod: Arc<Pod>,
+    standing: Standing,
+    /// By its worker's word nothing of it runs any more, and nothing will.
+    is_over: bool,
+}
+
+/// All desired pods by uid. Whoever admits pods writes, everybody may read.
 #[derive(Debug, Default)]
-pub(crate) struct DesiredPods(Mutex<HashMap<PodUid, Arc<Pod>>>);
+pub(crate) struct DesiredPods(Mutex<HashMap<PodUid, Desired>>);
 
 impl DesiredPods {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Arc<Pod>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Desired>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A source lists the pod, as it is now. A pod that was known keeps its standing.
     pub(crate) fn set(&self, pod: &Arc<Pod>) {
-        self.lock().insert(pod_ref(pod).uid, pod.clone());
+        self.lock()
+            .entry(pod_ref(pod).uid)
+            .and_modify(|desired| desired.pod.clone_from(pod))
+            .or_insert_with(|| Desired {
+                pod: pod.clone(),
+                standing: Standing::default(),
+                is_over: false,
+            });
     }
 
     pub(crate) fn remove(&self, uid: &PodUid) {
         self.lock().remove(uid);
     }
 
+    /// The static pod of that name that the sources want.
+    pub(crate) fn static_pod(&self, name: &PodFullName) -> Option<PodUid> {
+        let desired = self.lock();
+        let static_pods = desired.values().filter(|desired| is_static_pod(&desired.pod));
+        let mut references = static_pods.map(|desired| pod_ref(&desired.pod));
+        references.find(|pod| pod.full_name() == *name).map(|pod| pod.uid)
+    }
+
     pub(crate) fn contains(&self, uid: &PodUid) -> bool {
         self.lock().contains_key(uid)
     }
 
+    /// The pod as its source last gave it, and its standing.
+    pub(crate) fn get(&self, uid: &PodUid) -> Option<(Arc<Pod>, Standing)> {
+        self.lock().get(uid).map(|desired| (desired.pod.clone(), desired.standing))
+    }
+
+    pub(crate) fn set_standing(&self, uid: &PodUid, standing: Standing) {
+        if let Some(desired) = self.lock().get_mut(uid) {
+            desired.standing = standing;
+        }
+    }
+
+    /// Whether the worker of a pod is past the last container.
+    pub(crate) fn set_over(&self, uid: &PodUid, is_over: bool) {
+        if let Some(desired) = self.lock().get_mut(uid) {
+            desired.is_over = is_over;
+        }
+    }
+
     /// All of them, in the order of their full names.
     pub(crate) fn all(&self) -> Vec<Arc<Pod>> {
-        let mut pods: Vec<_> = self.lock().values().cloned().collect();
-        pods.sort_by_cached_key(|pod| pod_ref(pod).full_name());
+        self.select(|_| true).into_iter().map(|(pod, _)| pod).collect()
+    }
+
+    /// Those that hold resources, or have them kept: let in, and not over. In the order of their full
+    /// names.
+    pub(crate) fn active(&self) -> Vec<(Arc<Pod>, Standing)> {
+        self.select(|desired| {
+            !desired.is_over && matches!(desired.standing, Standing::Expected | Standing::Admitted)
+        })
+    }
+
+    fn select(&self, which: impl Fn(&Desired) -> bool) -> Vec<(Arc<Pod>, Standing)> {
+        let desired = self.lock();
+        let chosen = desired.values().filter(|desired| which(desired));
+        let mut pods: Vec<_> =
+            chosen.map(|desired| (desired.pod.clone(), desired.standing)).collect();
+        drop(desired);
+        pods.sort_by_cached_key(|(pod, _)| pod_ref(pod).full_name());
         pods
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, version: &str) -> Arc<Pod> {
+        let pod =
+            serde_json::json!({"metadata": {"uid": uid, "name": uid, "labels": {"v": version}}});
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn active_are_those_that_were_let_in_and_are_not_over() {
+        let desired = DesiredPods::default();
+        for (uid, standing) in [
+            ("undecided", Standing::Undecided),
+            ("expected", Standing::Expected),
+            ("admitted", Standing::Admitted),
+            ("refused", Standing::Refused),
+            ("over", Standing::Admitted),
+        ] {
+            desired.set(&pod(uid, "1"));
+            desired.set_standing(&PodUid::new(uid), standing);
+        }
+        desired.set_over(&PodUid::new("over"), true);
+        let active = || -> Vec<String> {
+            let active = desired.active();
+            active.iter().map(|(pod, _)| pod.metadata.uid.clone().unwrap()).collect()
+        };
+        assert_eq!(active(), ["admitted", "expected"]);
+        // A static pod that left and came back goes on where its worker is.
+        desired.set_over(&PodUid::new("over"), false);
+        assert_eq!(active(), ["admitted", "expected", "over"]);
+    }
+
+    #[test]
+    fn a_new_version_keeps_its_standing_and_one_that_comes_back_does_not() {
+        let desired = DesiredPods::default();
+        let uid = PodUid::new("a");
+        desired.set(&pod("a", "1"));
+        desired.set_standing(&uid, Standing::Expected);
+        desired.set(&pod("a", "2"));
+        assert_eq!(desired.get(&uid), Some((pod("a", "2"), Standing::Expected)));
+        desired.remove(&uid);
+        desired.set(&pod("a", "3"));
+        assert_eq!(desired.get(&uid), Some((pod("a", "3"), Standing::Undecided)));
     }
 }

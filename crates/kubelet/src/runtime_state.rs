@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use rubelet_cri::CriClient;
+use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_pod_lifecycle::NetworkState;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Period of asking once the runtime is ready.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Period of asking while it is not.
-const FAST_PERIOD: Duration = Duration::from_millis(100);
+/// First and longest period of asking while it is not.
+const FAST_PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// The runtime as it last described itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +50,19 @@ impl RuntimeState {
     }
 }
 
-/// Asks the runtime for its status until cancelled, and publishes what changed.
+/// Asks the runtime for its status until cancelled, and publishes what changed. `told` hears each
+/// answer as it is.
 pub(crate) async fn watch_runtime(
     cri: CriClient,
     state: watch::Sender<RuntimeState>,
+    told: impl Fn(Result<&v1::StatusResponse, &CriError>),
     cancel: CancellationToken,
 ) {
+    let mut fast_period = FAST_PERIODS.0;
     loop {
-        let mut now = look(&cri).await;
+        let answer = cri.status(false).await;
+        told(answer.as_ref());
+        let mut now = read(answer);
         now.features = now.features.or_else(|| state.borrow().features);
         let settled = now.ready.is_ok() && now.network == NetworkState::Ready;
         state.send_if_modified(|known| {
@@ -69,7 +74,14 @@ pub(crate) async fn watch_runtime(
             }
             changed
         });
-        let period = if settled { PERIOD } else { FAST_PERIOD };
+        let period = if settled {
+            fast_period = FAST_PERIODS.0;
+            PERIOD
+        } else {
+            // A node may be without a network for long.
+            let slower = fast_period.mul_f32(1.2).min(FAST_PERIODS.1);
+            std::mem::replace(&mut fast_period, slower)
+        };
         tokio::select! {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(period) => {}
@@ -77,8 +89,8 @@ pub(crate) async fn watch_runtime(
     }
 }
 
-async fn look(cri: &CriClient) -> RuntimeState {
-    let (status, features) = match cri.status(false).await {
+fn read(answer: Result<v1::StatusResponse, CriError>) -> RuntimeState {
+    let (status, features) = match answer {
         Ok(answer) => {
             let features = RuntimeFeatures {
                 recursive_read_only_mounts: answer

@@ -14,6 +14,7 @@ use rubelet_types::Clock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::credentials::SignedServing;
 use crate::node::Node;
 use crate::server_state::ServerState;
 
@@ -40,7 +41,8 @@ pub(crate) async fn serve_healthz(
     Ok(())
 }
 
-/// Opens the API's ports.
+/// Opens the API's ports. `signed` is the certificate to show there, if the cluster signs it.
+#[allow(clippy::too_many_arguments)] // Each is a part of the start, and there is one caller.
 pub(crate) async fn serve_api(
     effective: &Effective,
     node: &Node,
@@ -49,6 +51,7 @@ pub(crate) async fn serve_api(
     tasks: &TaskTracker,
     state: Arc<ServerState>,
     checks: HealthChecks,
+    signed: Option<SignedServing>,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
     if config.enable_server {
@@ -56,9 +59,11 @@ pub(crate) async fn serve_api(
             .await
             .context("starting the server")?;
         let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let files = match (path(&config.tls_cert_file), path(&config.tls_private_key_file)) {
-            (Some(certificate), Some(key)) => TlsFiles::Given { certificate, key },
-            _ => TlsFiles::SelfSigned {
+        let given = path(&config.tls_cert_file).zip(path(&config.tls_private_key_file));
+        let files = match (&signed, given) {
+            (Some(signed), _) => TlsFiles::Rotated { places: signed.places() },
+            (None, Some((certificate, key))) => TlsFiles::Given { certificate, key },
+            (None, None) => TlsFiles::SelfSigned {
                 directory: effective.options.cert_dir.clone(),
                 hostname: node.name.clone(),
             },
@@ -74,6 +79,9 @@ pub(crate) async fn serve_api(
         };
         let now = clock.now();
         let tls = tokio::task::spawn_blocking(move || ServingTls::load(options, now)).await??;
+        if let Some(signed) = signed {
+            tasks.spawn(signed.keep(tls.reload_handle(), stop.clone()));
+        }
         let access = Access {
             anonymous: config.authentication.anonymous.enabled,
             authorization: match config.authorization.mode.as_str() {

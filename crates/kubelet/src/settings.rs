@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use rubelet_config::{Effective, KubeletConfiguration};
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
+use rubelet_event_recorder::EventRecorderSettings;
 use rubelet_image_manager::ImageManagerConfig;
 use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
+use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
 use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings};
 use rubelet_pod_sources::PodSourceSettings;
 use rubelet_types::{NodePaths, Quantity, ResourceAmounts};
 
 use crate::node::Node;
+use crate::version::KUBERNETES_VERSION;
 
 /// Where log collectors look for container logs; not configurable upstream either.
 const CONTAINER_LOGS: &str = "/var/log/containers";
@@ -54,6 +57,27 @@ pub(crate) fn image_manager(config: &KubeletConfiguration) -> ImageManagerConfig
         registry_pull_qps: unsigned(config.registry_pull_qps),
         registry_burst: unsigned(config.registry_burst),
         ..ImageManagerConfig::default()
+    }
+}
+
+/// Features that a scheduler looks for on a node before it binds pods that use them, as far as this
+/// kubelet has them.
+const BUILT_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
+pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSettings {
+    let mut settings = NodeSettings::new(effective, node_name, KUBERNETES_VERSION);
+    if let Some(declared) = &mut settings.declared_features {
+        declared.retain(|name| BUILT_FEATURES.contains(&name.as_str()));
+    }
+    settings
+}
+
+pub(crate) fn event_recorder(effective: &Effective, node: &Node) -> EventRecorderSettings {
+    let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
+    EventRecorderSettings {
+        node_name: node.name.clone(),
+        events_per_second: unsigned(effective.config.event_record_qps),
+        burst: unsigned(effective.config.event_burst),
     }
 }
 
@@ -135,7 +159,9 @@ pub(crate) fn container_manager(
         protect_kernel_defaults: config.protect_kernel_defaults,
         max_pods: i64::from(config.max_pods),
         pods_per_core: i64::from(config.pods_per_core),
-        root_directory: Some(effective.options.root_dir.clone()),
+        root_directory: config
+            .local_storage_capacity_isolation
+            .then(|| effective.options.root_dir.clone()),
         qos_reserved_memory_percent: config
             .qos_reserved
             .get("memory")
@@ -160,7 +186,8 @@ fn threshold(thresholds: &BTreeMap<String, String>, signal: &str) -> Option<Evic
     let value = thresholds.get(signal)?;
     match value.strip_suffix('%') {
         Some(percent) => {
-            let fraction = percent.parse::<f64>().ok()? / 100.0;
+            // Upstream reads percentages in single precision, and what is allocatable shows it.
+            let fraction = f64::from(percent.parse::<f32>().ok()? / 100.0);
             // 0% and 100% switch the signal off.
             (fraction > 0.0 && fraction < 1.0).then_some(EvictionThreshold::Fraction(fraction))
         }

@@ -12,8 +12,10 @@ use inotify::{Inotify, WatchMask};
 use rubelet_config::Effective;
 use rubelet_container_manager::CgroupDriver;
 use rubelet_cri::{CriClient, CriError, CriOptions, RuntimeVersion, v1};
+use rubelet_event_recorder::{event_recorder, log_events};
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
+use rubelet_pod_sources::PodSource;
 use rubelet_server::HealthChecks;
 use rubelet_sync_loop::SyncLoopHealth;
 use rubelet_types::{Clock, NodePaths};
@@ -23,7 +25,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::events::log_events;
+use crate::cluster::ClusterParts;
+use crate::credentials::{Joined, SignedServing};
 use crate::logging::{self, LogHandle};
 use crate::node::Node;
 use crate::server_state::ServerState;
@@ -52,7 +55,7 @@ pub async fn run(effective: Effective) -> anyhow::Result<()> {
     let stop = stop_on_signals()?;
     let tasks = TaskTracker::new();
     let life = serve(&effective, &clock, log, &stop, &tasks);
-    let result = limit_shutdown(life, &stop).await;
+    let result = Box::pin(limit_shutdown(life, &stop)).await;
     stop.cancel();
     tasks.close();
     if tokio::time::timeout(settings::SHUTDOWN_LIMIT, tasks.wait()).await.is_err() {
@@ -134,12 +137,6 @@ async fn serve(
     stop: &CancellationToken,
     tasks: &TaskTracker,
 ) -> anyhow::Result<()> {
-    if !effective.options.is_standalone() {
-        bail!(
-            "--kubeconfig is given, and this kubelet cannot join a cluster: leave the flag out to \
-             run the pods of staticPodPath and staticPodURL standalone"
-        );
-    }
     let _lock = take_lock_file(effective, stop).await?;
     exit_on_lock_contention(effective, stop, tasks)?;
     let started = Instant::now();
@@ -147,11 +144,26 @@ async fn serve(
     let paths = settings::node_paths(effective);
     make_directories(&paths)?;
     prepare_process(effective);
-    let events = log_events();
-
-    // The health port answers first, so that a supervisor sees a kubelet that waits for its runtime.
+    // The health port answers first, so that a supervisor sees a kubelet that waits for its
+    // certificate or its runtime.
     let health = Health::default();
     servers::serve_healthz(effective, stop, tasks, health.checks()).await?;
+
+    let joining = Joined::join(effective, &node, clock);
+    let Some(joined) = stop.run_until_cancelled(joining).await else { return Ok(()) };
+    let joined = joined?;
+    let api = joined.as_ref().map(|joined| joined.api.clone());
+    // From now on, so that a certificate is asked for while the runtime is still away.
+    let certificate_kept =
+        joined.map(|joined| tokio::spawn(joined.keep_client_certificate(stop.clone())));
+    let (events, event_sender) = match &api {
+        Some(_) => {
+            let (events, sender) =
+                event_recorder(settings::event_recorder(effective, &node), clock.clone());
+            (events, Some(sender))
+        }
+        None => (log_events(&node.name), None),
+    };
 
     let cri = connect_runtime(effective)?;
     let Some(version) = stop.run_until_cancelled(wait_for_runtime(&cri)).await else {
@@ -162,7 +174,9 @@ async fn serve(
         version = version.version,
         "Container runtime connected"
     );
-    if let Err(error) = tell_pod_cidr(&cri, &effective.config.pod_cidr).await {
+    if api.is_none()
+        && let Err(error) = tell_pod_cidr(&cri, &effective.config.pod_cidr).await
+    {
         tracing::warn!(error = %error, "Could not tell the runtime the node's podCIDR");
     }
     let Some(driver) = stop.run_until_cancelled(cgroup_driver(&cri, effective)).await else {
@@ -170,6 +184,13 @@ async fn serve(
     };
     let container_manager =
         start_container_manager(effective, driver, Host::system(), events.clone()).await?;
+    let mut sources = pod_sources(effective, &node, clock.clone(), events.clone())?;
+    let cluster = api.clone().zip(event_sender).map(|(api, events)| ClusterParts {
+        api,
+        pods: sources.0.register_source(PodSource::Api),
+        events,
+        host: Host::system(),
+    });
     let kubelet = assemble(Parts {
         effective,
         paths,
@@ -178,9 +199,10 @@ async fn serve(
         runtime_name: version.name,
         container_manager,
         mounts: Arc::new(HostMounts),
-        sources: pod_sources(effective, &node, clock.clone(), events.clone())?,
+        sources,
         node: node.clone(),
         events,
+        cluster,
         concurrent_starts: settings::concurrent_starts(),
         started,
     });
@@ -192,9 +214,25 @@ async fn serve(
         configz: config.configz(),
         log: (config.enable_debugging_handlers && config.enable_debug_flags_handler).then_some(log),
     });
-    servers::serve_api(effective, &node, clock, stop, tasks, state, health.checks()).await?;
+    let signed = match (api, view.node()) {
+        (Some(api), Some(handle)) if config.server_tls_bootstrap => {
+            Some(SignedServing::open(effective, &node.name, clock, (api, handle)).await?)
+        }
+        _ => None,
+    };
+    servers::serve_api(effective, &node, clock, stop, tasks, state, health.checks(), signed)
+        .await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
-    kubelet.run(stop.clone()).await
+    let live = kubelet.run(stop.clone());
+    match certificate_kept {
+        Some(certificate_kept) => tokio::select! {
+            biased;
+            lived = live => lived,
+            // It ends for no other reason before the kubelet does.
+            Ok(Err(lost)) = certificate_kept => Err(lost),
+        },
+        None => live.await,
+    }
 }
 
 async fn until_stopped(stop: CancellationToken, work: impl Future<Output = ()>) {

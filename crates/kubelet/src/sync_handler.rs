@@ -4,23 +4,25 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rubelet_cri::observe::RelistEntry;
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_runtime::orphan_pod;
-use rubelet_pod_status::rejected_status;
+use rubelet_pod_sources::MirrorPods;
 use rubelet_pod_workers::{PodPort, PodWorkers};
 use rubelet_sync_loop::{PodSync, SyncHandler};
 use rubelet_types::{
-    ContainerId, EventObject, PodRef, PodUid, is_mirror_pod, is_static_pod, is_terminal_phase,
-    pod_ref,
+    ContainerId, PodRef, PodUid, error_chain, is_mirror_pod, is_static_pod, pod_ref,
 };
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::admission::{AdmissionFacts, Rejection, admit};
-use crate::executor::{Executor, describe};
+use crate::cluster::PodStatusSink;
+use crate::executor::Executor;
+use crate::pod_admission::PodAdmission;
 use crate::pods::DesiredPods;
 
 /// Grace of pods that the runtime holds and no source knows.
@@ -41,8 +43,12 @@ pub(crate) struct KubeletHandler {
     pub(crate) executor: Arc<Executor>,
     pub(crate) workers: PodWorkers<Executor>,
     pub(crate) desired: Arc<DesiredPods>,
+    pub(crate) mirrors: Arc<MirrorPods>,
+    pub(crate) status_sink: Option<Arc<PodStatusSink>>,
     pub(crate) pleg: PlegHandle,
-    pub(crate) allowed_unsafe_sysctls: Vec<String>,
+    pub(crate) admission: Arc<PodAdmission>,
+    /// Pods that wait to be let in. They end with the handler.
+    pub(crate) waiting: Mutex<JoinSet<()>>,
     pub(crate) last_deep_clean: Mutex<Option<Instant>>,
     pub(crate) orphans: Mutex<HashMap<PodUid, OrphanRetry>>,
 }
@@ -65,30 +71,44 @@ impl SyncHandler for KubeletHandler {
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
         for pod in pods {
             if is_mirror_pod(&pod) {
-                continue;
+                self.mirror_changed(&pod);
+            } else {
+                self.add(pod).await;
             }
-            self.add(pod).await;
         }
+        self.mirrors.review();
     }
 
     async fn handle_pod_updates(&self, pods: Vec<Arc<Pod>>) {
         for pod in pods {
-            self.desired.set(&pod);
-            self.workers.update(pod);
+            if is_mirror_pod(&pod) {
+                self.mirror_changed(&pod);
+            } else {
+                self.admission.updated(&pod);
+            }
         }
     }
 
     async fn handle_pod_removes(&self, pods: Vec<Arc<Pod>>) {
         for pod in pods {
-            let uid = pod_ref(&pod).uid;
-            self.desired.remove(&uid);
-            self.workers.remove(&uid);
+            let reference = pod_ref(&pod);
+            if is_mirror_pod(&pod) {
+                self.mirrors.remove(&reference);
+            } else {
+                self.admission.removed(&reference.uid);
+            }
         }
+        self.mirrors.review();
     }
 
     async fn handle_pod_reconcile(&self, pods: Vec<Arc<Pod>>) {
         for pod in pods {
-            self.workers.wake(&pod_ref(&pod).uid);
+            if is_mirror_pod(&pod) {
+                self.mirror_changed(&pod);
+            } else {
+                // Readiness gates look at conditions that others write.
+                self.admission.updated(&pod);
+            }
         }
     }
 
@@ -105,9 +125,12 @@ impl SyncHandler for KubeletHandler {
     }
 
     async fn handle_pod_cleanups(&self) {
+        // The mirror of a static pod that has left its source goes once the pod has ended.
+        self.mirrors.review();
         let runtime_pods = self.pleg.pods();
         let mut orphans = self.orphans.lock().await;
         orphans.retain(|uid, _| runtime_pods.contains_key(uid));
+        let mut found = Vec::new();
         for entry in runtime_pods.values() {
             let uid = &entry.pod.uid;
             if self.workers.knows(uid) || self.desired.contains(uid) {
@@ -121,9 +144,11 @@ impl SyncHandler for KubeletHandler {
             };
             orphans.insert(uid.clone(), OrphanRetry { at: now + delay, delay });
             tracing::info!(pod = %entry.pod, "Orphaned pod found in the runtime, stopping it");
-            self.adopt_orphan(entry).await;
+            found.push(self.adopt_orphan(entry));
         }
         drop(orphans);
+        // At once: looks that hang must not add up.
+        join_all(found).await;
         let mut last = self.last_deep_clean.lock().await;
         if last.is_none_or(|last| last.elapsed() >= DEEP_CLEAN_PERIOD) {
             *last = Some(Instant::now());
@@ -136,36 +161,51 @@ impl SyncHandler for KubeletHandler {
 }
 
 impl KubeletHandler {
-    async fn add(&self, pod: Arc<Pod>) {
+    /// The API server's picture of a static pod is new, or somebody changed it: the pod's status is
+    /// told to it again, as far as it differs.
+    fn mirror_changed(&self, mirror: &Arc<Pod>) {
+        let name = pod_ref(mirror).full_name();
+        let is_new = self.mirrors.get(&name).is_none_or(|known| pod_ref(&known) != pod_ref(mirror));
+        self.mirrors.set(mirror);
+        if is_new && let Some(uid) = self.desired.static_pod(&name) {
+            self.executor.statuses.resend(&uid);
+        }
+    }
+
+    async fn add(&self, mut pod: Arc<Pod>) {
         let reference = pod_ref(&pod);
-        if self.workers.knows(&reference.uid) {
-            self.desired.set(&pod);
-            return self.workers.add(pod, None, false);
+        let mut started_at = None;
+        if !self.workers.knows(&reference.uid) {
+            if is_static_pod(&pod) {
+                self.adopt_namesakes(&reference).await;
+            }
+            if let Some(earlier) = self.carry_over(&pod, &reference).await {
+                started_at = earlier.start_time.as_ref().map(|time| time.0);
+                // Of static pods, too, it is known what ran and how it ended.
+                Arc::make_mut(&mut pod).status = Some(earlier);
+            }
         }
-        if is_static_pod(&pod) {
-            self.adopt_namesakes(&reference).await;
+        if let Some(rest) = self.admission.added(&pod, started_at) {
+            let mut waiting = self.waiting.lock().await;
+            // What has ended is forgotten.
+            while waiting.try_join_next().is_some() {}
+            waiting.spawn(rest);
         }
-        let earlier = self.carry_over(&pod, &reference).await;
-        // From here on it is shown, with what is known of it.
-        self.desired.set(&pod);
-        if let Err(rejection) = self.admit(&pod) {
-            return self.reject(&pod, &reference, &rejection);
-        }
-        let is_terminal =
-            is_terminal_phase(earlier.as_ref().and_then(|status| status.phase.as_deref()));
-        let started_at =
-            earlier.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
-        self.workers.add(pod, started_at, is_terminal);
     }
 
     /// What an earlier run of the kubelet last said of the pod goes on: nothing about a running
-    /// pod changes because its kubelet was started again.
+    /// pod changes because its kubelet was started again. The API server knows it of its pods, and
+    /// of static pods it was kept.
     async fn carry_over(
         &self,
         pod: &Pod,
         reference: &PodRef,
     ) -> Option<k8s_openapi::api::core::v1::PodStatus> {
-        let status = self.executor.status_store.load(&reference.uid).await?;
+        let status = if is_static_pod(pod) {
+            self.executor.status_store.load(&reference.uid).await?
+        } else {
+            pod.status.clone()?
+        };
         let all = [
             &status.init_container_statuses,
             &status.container_statuses,
@@ -187,53 +227,6 @@ impl KubeletHandler {
         }
         self.executor.statuses.set_status(pod, status.clone());
         Some(status)
-    }
-
-    fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
-        let uid = pod_ref(pod).uid;
-        let allocatable = self.executor.container_manager.allocatable().map_err(|error| {
-            Rejection { reason: "UnexpectedAdmissionError".to_owned(), message: describe(&error) }
-        })?;
-        let active: Vec<Arc<Pod>> = self
-            .desired
-            .all()
-            .into_iter()
-            .filter(|other| {
-                let other_uid = pod_ref(other).uid;
-                let known = self.executor.statuses.status(&other_uid);
-                let phase = known.as_ref().and_then(|known| known.status.phase.as_deref());
-                // A pod added in the same batch and not admitted yet holds nothing.
-                other_uid != uid && !is_terminal_phase(phase) && self.workers.knows(&other_uid)
-            })
-            .collect();
-        admit(
-            pod,
-            &AdmissionFacts {
-                active: &active,
-                allocatable,
-                allowed_unsafe_sysctls: &self.allowed_unsafe_sysctls,
-                apparmor_enabled: apparmor_enabled(),
-                supplemental_groups_policy: self
-                    .executor
-                    .runtime_state
-                    .borrow()
-                    .features()
-                    .supplemental_groups_policy,
-            },
-        )
-    }
-
-    fn reject(&self, pod: &Pod, reference: &PodRef, rejection: &Rejection) {
-        tracing::info!(pod = %reference, reason = rejection.reason, message = rejection.message,
-            "Pod rejected");
-        let status =
-            rejected_status(pod, &rejection.reason, &rejection.message, self.executor.clock.now());
-        self.executor.statuses.set_status(pod, status);
-        self.executor.events.warning(
-            EventObject::Pod(reference.clone()),
-            reason_name(&rejection.reason),
-            rejection.message.clone(),
-        );
     }
 
     /// Pods of the same full name and another uid that the runtime still holds are stopped first:
@@ -261,6 +254,8 @@ impl KubeletHandler {
     async fn adopt_orphan(&self, entry: &RelistEntry) {
         let look = tokio::time::timeout(ORPHAN_LOOK, self.executor.look(&entry.pod)).await;
         let pod = match look {
+            // What was listed is gone meanwhile.
+            Ok(Ok(snapshot)) if snapshot.is_empty() => return,
             Ok(Ok(snapshot)) => orphan_pod(&snapshot),
             // Its hooks are unknown then, and it has to go all the same.
             Ok(Err(_)) | Err(_) => listed_pod(entry),
@@ -270,10 +265,16 @@ impl KubeletHandler {
 
     async fn deep_clean(&self, keep: &HashSet<PodUid>) {
         self.executor.statuses.remove_orphans(|uid| keep.contains(uid));
+        if let Some(sink) = &self.status_sink {
+            sink.retain(|uid| keep.contains(uid));
+        }
         self.executor.probes.retain_pods(|uid| keep.contains(uid));
         self.executor.status_store.retain(|uid| keep.contains(uid)).await;
         if let Err(error) = self.executor.volumes.clean_orphans(keep).await {
-            tracing::warn!(error = describe(&error), "Could not clean up orphaned pod directories");
+            tracing::warn!(
+                error = error_chain(&error),
+                "Could not clean up orphaned pod directories"
+            );
         }
         let known = keep.clone();
         if let Err(failure) =
@@ -288,12 +289,12 @@ impl KubeletHandler {
                     if let Err(error) =
                         self.executor.container_manager.destroy_pod_cgroup(uid).await
                     {
-                        tracing::warn!(uid = %uid, error = describe(&error),
+                        tracing::warn!(uid = %uid, error = error_chain(&error),
                             "Could not remove orphaned pod cgroup");
                     }
                 }
             }
-            Err(error) => tracing::warn!(error = describe(&error), "Could not list pod cgroups"),
+            Err(error) => tracing::warn!(error = error_chain(&error), "Could not list pod cgroups"),
         }
     }
 }
@@ -319,28 +320,4 @@ fn listed_pod(entry: &RelistEntry) -> Pod {
         }),
         status: None,
     }
-}
-
-/// Whether the kernel enforces AppArmor profiles.
-fn apparmor_enabled() -> bool {
-    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
-        .is_ok_and(|value| value.starts_with('Y'))
-}
-
-/// Events carry static reasons; those of resources are made of the resource's name.
-fn reason_name(reason: &str) -> &'static str {
-    const KNOWN: [&str; 11] = [
-        "AppArmor",
-        "OutOfcpu",
-        "OutOfmemory",
-        "OutOfephemeral-storage",
-        "OutOfpods",
-        "NodePorts",
-        "SysctlForbidden",
-        "SupplementalGroupsPolicyNotSupported",
-        "PodOSSelectorNodeLabelDoesNotMatch",
-        "PodOSNotSupported",
-        "UnexpectedAdmissionError",
-    ];
-    KNOWN.into_iter().find(|known| *known == reason).unwrap_or("OutOfExtendedResources")
 }

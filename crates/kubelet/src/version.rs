@@ -1,3 +1,5 @@
+use rubelet_node_status::go_architecture;
+
 /// The Kubernetes version this kubelet stands for: what it reports, and what its behaviour follows.
 pub(crate) const KUBERNETES_VERSION: &str = "v1.36.2";
 /// Major and minor, for user agents.
@@ -10,17 +12,14 @@ pub fn version_text(raw: bool) -> String {
             "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{KUBERNETES_VERSION}\", \
              Implementation:\"rubelet {}\", Platform:\"linux/{}\"}}",
             env!("CARGO_PKG_VERSION"),
-            go_arch()
+            go_architecture()
         );
     }
     format!("Kubernetes {KUBERNETES_VERSION}")
 }
 
-/// The architecture as Kubernetes names it.
-pub(crate) fn go_arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+/// How this kubelet introduces itself to an API server.
+pub(crate) fn user_agent() -> String {
+    let (arch, version) = (go_architecture(), env!("CARGO_PKG_VERSION"));
+    format!("kubelet/{KUBERNETES_VERSION} (linux/{arch}) rubelet/{version}")
 }

@@ -13,28 +13,32 @@ use rubelet_checkpoint::PodStatusStore;
 use rubelet_config::Effective;
 use rubelet_container_http::ContainerClient;
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
-use rubelet_cri::CriClient;
+use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_image_manager::{AnonymousPulls, ImageManager};
 use rubelet_linux::Host;
+use rubelet_node_status::NodeHandle;
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
 use rubelet_pod_runtime::PodRuntime;
-use rubelet_pod_sources::{PodChange, PodChanges, PodConfig, PodOperation as SourceOperation};
-use rubelet_pod_status::NodeFacts;
+use rubelet_pod_sources::{
+    MirrorPods, PodChange, PodChanges, PodConfig, PodOperation as SourceOperation,
+};
 use rubelet_pod_workers::{PodWorkers, RecordedDecision, WorkerSummary};
 use rubelet_probe_manager::{ProbeManager, ProbeUpdates, Prober};
-use rubelet_status_manager::StatusManager;
+use rubelet_status_manager::{StatusChanges, StatusManager};
 use rubelet_sync_loop::{PodOperation, SyncLoop, SyncLoopHealth, SyncLoopInputs, SyncLoopSettings};
 use rubelet_types::{
     Clock, EventObject, EventRecorder, NodePaths, PodSnapshot, PodUid, ProbeUpdate,
 };
-use rubelet_volume_manager::{MountPort, VolumeManager, VolumeManagerConfig};
+use rubelet_volume_manager::{MountPort, VolumeContent, VolumeManager, VolumeManagerConfig};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::{Cluster, ClusterLoops, ClusterParts, ClusterSettings};
 use crate::executor::{Executor, RuntimeExec};
-use crate::node::Node;
+use crate::node::{HostIps, Node};
+use crate::pod_admission::{NoNodeObject, PodAdmission};
 use crate::pods::DesiredPods;
 use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::settings;
@@ -67,6 +71,8 @@ pub struct Parts<'a> {
     pub mounts: Arc<dyn MountPort>,
     /// The sources of pods, and what comes out of them.
     pub sources: (PodConfig, PodChanges),
+    /// What there is beside if it is a node of a cluster.
+    pub cluster: Option<ClusterParts>,
     /// How many sandbox creations, container starts and volumes are worked on at once.
     pub concurrent_starts: usize,
     /// When the process started.
@@ -117,6 +123,8 @@ pub struct Kubelet {
     into_sync_loop: IntoSyncLoop,
     pod_config: PodConfig,
     changes: mpsc::Receiver<PodChange>,
+    cluster: Option<Cluster>,
+    status_changes: StatusChanges,
 }
 
 /// The senders' side of the sync loop's inputs.
@@ -138,9 +146,15 @@ pub struct KubeletView {
     pleg: PlegHandle,
     sync_loop: SyncLoopHealth,
     cri: CriClient,
+    node: Option<NodeHandle>,
 }
 
 impl KubeletView {
+    /// The Node at the API server; none for a kubelet that is alone.
+    pub(crate) fn node(&self) -> Option<NodeHandle> {
+        self.node.clone()
+    }
+
     /// All pod workers.
     pub fn workers(&self) -> Vec<WorkerSummary> {
         self.workers.summaries()
@@ -179,7 +193,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let (runtime_state, runtime_state_rx) = watch::channel(RuntimeState::default());
     let http = ContainerClient::new(KUBERNETES_MINOR);
     let gates = rubelet_pod_status::Gates::default();
-    let (statuses, _standalone_reports_to_nobody) = StatusManager::new(clock.clone(), gates);
+    let (statuses, status_changes) = StatusManager::new(clock.clone(), gates);
     let status_store = PodStatusStore::new(&paths, tokio::runtime::Handle::current());
     let (probes, probe_updates) = ProbeManager::new(
         Prober::new(RuntimeExec(cri.clone()), http.clone()),
@@ -188,6 +202,19 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         parts.started,
     );
     let desired = Arc::new(DesiredPods::default());
+    let mirrors = Arc::new(MirrorPods::default());
+    let cluster = parts.cluster.map(|cluster| {
+        let shared = ClusterSettings {
+            effective,
+            node_name: &node.name,
+            container_manager: &parts.container_manager,
+            clock: &clock,
+            events: &events,
+            desired: &desired,
+            mirrors: &mirrors,
+        };
+        Cluster::new(cluster, shared)
+    });
     let executor = Arc::new(Executor {
         runtime: Arc::new(PodRuntime::new(
             cri.clone(),
@@ -205,7 +232,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             events.clone(),
             clock.clone(),
         ),
-        volumes: VolumeManager::new(
+        volumes: VolumeManager::with_content(
             VolumeManagerConfig {
                 paths: paths.clone(),
                 allocatable_memory: allocatable_memory(&parts.container_manager),
@@ -213,6 +240,11 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             },
             parts.mounts,
             events.clone(),
+            VolumeContent {
+                objects: cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
+                allocatable: parts.container_manager.allocatable().cloned().unwrap_or_default(),
+                clock: clock.clone(),
+            },
         ),
         container_manager: parts.container_manager,
         probes,
@@ -220,13 +252,12 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         desired: desired.clone(),
         status_store,
         runtime_state: runtime_state_rx,
+        runtime_classes: cluster.as_ref().map(Cluster::runtime_classes),
+        pod_objects: cluster.as_ref().map(Cluster::pod_objects),
         paths,
-        node_facts: NodeFacts {
-            host_ips: node.host_ips(),
-            runtime_name: parts.runtime_name,
-            recursive_read_only_mounts: false,
-        },
-        node,
+        runtime_name: parts.runtime_name,
+        host_ips: HostIps { published: cluster.as_ref().map(Cluster::node), detected: node.ips },
+        node_name: node.name,
         gates,
         events,
         clock: clock.clone(),
@@ -235,12 +266,23 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
+    let admission = Arc::new(PodAdmission::new(
+        executor.clone(),
+        workers.clone(),
+        desired.clone(),
+        pleg.handle(),
+        cluster.as_ref().map_or_else(|| Arc::new(NoNodeObject) as _, Cluster::node_object),
+        config.allowed_unsafe_sysctls.clone(),
+    ));
     let handler = Arc::new(KubeletHandler {
         executor,
         workers: workers.clone(),
         desired: desired.clone(),
+        mirrors,
+        status_sink: cluster.as_ref().map(Cluster::sink),
         pleg: pleg.handle(),
-        allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        admission,
+        waiting: Mutex::default(),
         last_deep_clean: Mutex::new(None),
         orphans: Mutex::default(),
     });
@@ -262,6 +304,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             pleg: pleg.handle(),
             sync_loop: sync_loop.health(),
             cri,
+            node: cluster.as_ref().map(Cluster::node),
         },
         handler,
         pleg,
@@ -272,6 +315,8 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         into_sync_loop,
         pod_config,
         changes,
+        cluster,
+        status_changes,
     }
 }
 
@@ -326,6 +371,7 @@ impl Kubelet {
             died = self.live(&mut loops, &stop) => died,
         };
         // Those that hang are dropped by whoever loses patience.
+        handler.waiting.lock().await.shutdown().await;
         handler.workers.shut_down().await;
         handler.executor.status_store.flush().await;
         while loops.join_next().await.is_some() {}
@@ -336,7 +382,29 @@ impl Kubelet {
     async fn live(self, loops: &mut JoinSet<()>, stop: &CancellationToken) -> anyhow::Result<()> {
         let Self { view, handler, into_sync_loop, .. } = self;
         let executor = handler.executor.clone();
-        loops.spawn(watch_runtime(view.cri.clone(), self.runtime_state, stop.clone()));
+        let inputs = self.cluster.as_ref().map(Cluster::inputs);
+        if let Some(cluster) = self.cluster {
+            let others = ClusterLoops {
+                desired: handler.desired.clone(),
+                mirrors: handler.mirrors.clone(),
+                workers: view.workers.clone(),
+                volumes: executor.volumes.clone(),
+                status_changes: self.status_changes,
+                cri: view.cri.clone(),
+                pleg: view.pleg.clone(),
+            };
+            cluster.spawn(loops, others, stop);
+        } else {
+            // Nobody is told.
+            drop(self.status_changes);
+        }
+        let tell_node = move |answer: Result<&v1::StatusResponse, &CriError>| {
+            if let Some(inputs) = &inputs {
+                inputs.observe_runtime_status(answer);
+            }
+        };
+        let watched = watch_runtime(view.cri.clone(), self.runtime_state, tell_node, stop.clone());
+        loops.spawn(watched);
         loops.spawn(self.pleg.run(stop.clone()));
         // The runtime is the truth about what runs: it is looked at before any pod is taken on.
         view.pleg.relisted_once().await;

@@ -155,10 +155,32 @@ impl Host {
             .or_else(|error| self.read_trimmed("/var/lib/dbus/machine-id").map_err(|_| error))
     }
 
-    /// The id that the firmware gives the machine, where it gives one.
+    /// The id that the firmware gives the machine (DMI, or the device tree of machines without it);
+    /// the id of the installation where there is none.
     pub fn system_uuid(&self) -> Option<String> {
-        let uuid = self.read_trimmed("/sys/class/dmi/id/product_uuid").ok()?;
-        (!uuid.is_empty()).then_some(uuid)
+        const PLACES: [&str; 4] = [
+            "/sys/class/dmi/id/product_uuid",
+            "/proc/device-tree/system-id",
+            "/proc/device-tree/vm,uuid",
+            "/etc/machine-id",
+        ];
+        let uuid = PLACES.iter().find_map(|place| self.read_trimmed(place).ok())?;
+        // The device tree ends its texts with a zero.
+        let uuid = uuid.trim_end_matches('\0').trim();
+        (!uuid.is_empty()).then(|| uuid.to_owned())
+    }
+
+    /// The operating system's name for people: `PRETTY_NAME` of os-release, or `Linux` where that
+    /// says nothing.
+    ///
+    /// # Errors
+    /// When there is no os-release; names the first place.
+    pub fn operating_system(&self) -> Result<String, HostError> {
+        let release = self
+            .read_trimmed("/etc/os-release")
+            .or_else(|error| self.read_trimmed("/usr/lib/os-release").map_err(|_| error))?;
+        let name = release.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="));
+        Ok(name.map_or("Linux", |name| name.trim_matches(['"', '\''])).to_owned())
     }
 
     /// The kernel's version.
@@ -371,6 +393,23 @@ mod tests {
         );
         assert_eq!(host.machine_id().unwrap(), "abc");
         assert_eq!(host.system_uuid(), None);
+        assert!(host.operating_system().is_err());
+    }
+
+    #[test]
+    fn ids_and_names_by_the_first_place_that_has_them() {
+        let (_temp, host) = machine(&[
+            ("etc/machine-id", "abc\n"),
+            ("proc/device-tree/vm,uuid", "def\0"),
+            ("usr/lib/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13 (trixie)\"\n"),
+        ]);
+        assert_eq!(host.machine_id().unwrap(), "abc");
+        assert_eq!(host.system_uuid().as_deref(), Some("def"));
+        assert_eq!(host.operating_system().unwrap(), "Debian GNU/Linux 13 (trixie)");
+        let (_temp, host) =
+            machine(&[("etc/machine-id", "abc\n"), ("etc/os-release", "ID=mine\n")]);
+        assert_eq!(host.system_uuid().as_deref(), Some("abc"));
+        assert_eq!(host.operating_system().unwrap(), "Linux");
     }
 
     #[test]

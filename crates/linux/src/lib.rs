@@ -9,6 +9,7 @@ pub mod cgroup;
 mod host;
 mod lock_file;
 pub mod mount;
+mod network;
 pub mod path;
 mod process;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod test_namespace;
 
 pub use host::{Host, HostError, HugePagePool, KernelVersion, OnlineCpus, Swap};
 pub use lock_file::{LockFile, LockFileError};
+pub use network::{DefaultRoute, InterfaceAddress};
 pub use process::{
     ProcessError, raise_open_file_limit, read_oom_score_adj, write_oom_score_adj,
     write_own_oom_score_adj,

@@ -99,6 +99,8 @@ pub enum StopReason {
     ProbeFailed(ProbeKind),
     /// A probe failed, and the restart policy is `Never`.
     ProbeFailedForGood(ProbeKind),
+    /// Its postStart hook failed, and whoever ran the hook could not kill it.
+    PostStartHookFailed,
     /// The runtime does not know the container's state.
     Unknown,
     /// A newer instance of the same container exists.
@@ -125,6 +127,7 @@ impl StopReason {
             Self::ProbeFailedForGood(kind) => {
                 format!("Container {container} failed {} probe", lower(*kind))
             }
+            Self::PostStartHookFailed => "FailedPostStartHook".to_owned(),
             Self::Unknown => {
                 "Container is in \"unknown\" state, try killing it before restart".to_owned()
             }
@@ -138,6 +141,7 @@ impl StopReason {
             Self::SpecChanged | Self::ProbeFailed(_) | Self::Unknown => true,
             Self::PodStopped
             | Self::ProbeFailedForGood(_)
+            | Self::PostStartHookFailed
             | Self::Superseded
             | Self::SandboxChanged
             | Self::RestartingAll => false,

@@ -48,6 +48,8 @@ pub(crate) struct PlannedStart {
 #[derive(Debug, Default)]
 pub(crate) struct ContainerPlan<'a> {
     pub(crate) kills: Vec<ContainerKill<'a>>,
+    /// What was created and never started, and would hold up a start.
+    pub(crate) removals: Vec<&'a ContainerSnapshot>,
     /// In the order in which they are started, one after the other.
     pub(crate) starts: Vec<PlannedStart>,
     pub(crate) waiting: Vec<ContainerWaiting>,
@@ -282,6 +284,16 @@ impl<'a> Planning<'a> {
             plan.needs_snapshot = true;
             return;
         }
+        // Whoever created it may have had it started and died meanwhile, or given up, and the
+        // runtime may be about to do it. What is gone cannot come up beside its successor.
+        let before = plan.removals.len();
+        let containers = self.snapshot.containers.iter();
+        plan.removals
+            .extend(containers.filter(|c| c.name == *name && c.state == ContainerState::Created));
+        if plan.removals.len() > before {
+            plan.because.push(format!("remove {name} before it is created anew: it never started"));
+            return;
+        }
         let known = self.state.memory.restart_count(name);
         let count = previous.map(|previous| previous.restart_count).max(known);
         plan.starts.push(PlannedStart {
@@ -312,6 +324,10 @@ impl<'a> Planning<'a> {
             return Some((kill.reason.clone(), Duration::try_from(left).unwrap_or(Duration::ZERO)));
         }
         let container = &spec.container;
+        let failure = self.state.start_failures.get(&container.name);
+        if failure.is_some_and(|failure| failure.reason == reasons::POST_START_HOOK_ERROR) {
+            return Some((StopReason::PostStartHookFailed, self.pod_grace()));
+        }
         if !running.hash.is_empty() && running.hash != hash_of(container) {
             return Some((StopReason::SpecChanged, self.pod_grace()));
         }

@@ -55,5 +55,5 @@ pub use back_off::{BackOff, BackOffSettings};
 pub use containers::ContainerWaiting;
 pub use decide::{Decision, NetworkState, Observed, ProbeLookup, decide};
 pub use ends::is_pod_done;
-pub use stage::{Stage, StopCause};
+pub use stage::{Disruption, Stage, StopCause};
 pub use state::{PodEvent, PodState};

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -63,6 +65,18 @@ pub enum StopCause {
     DeadlineExceeded,
     /// The runtime held it and no source knows it.
     Orphaned,
-    /// The node needs its resources.
-    Evicted,
+    /// The node ends it, whatever its containers say: eviction, preemption, shutdown, or the refusal
+    /// of a pod that runs already. The pod ends as Failed.
+    Disrupted(Arc<Disruption>),
+}
+
+/// What the final status says of a pod that the node ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Disruption {
+    /// `status.reason`, such as `Evicted` or `Preempting`.
+    pub reason: String,
+    /// `status.message`.
+    pub message: String,
+    /// The message of the condition `DisruptionTarget`; none for a pod that gets no such condition.
+    pub condition: Option<String>,
 }

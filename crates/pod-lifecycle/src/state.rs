@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_types::{
     ContainerId, ContainerKind, ContainerSnapshot, ContainerState, PodRef, PodSnapshot,
     SandboxSnapshot, SandboxState, container_hash, containers, exit_restarts_all_containers,
-    find_container, is_static_pod, pod_ref, reasons, termination_grace_seconds,
+    find_container, is_static_pod, is_terminal_phase, pod_ref, reasons, termination_grace_seconds,
 };
 
 use crate::action::{Action, ActionFailure, ActionKey, ActionOutcome, StopReason};
@@ -324,8 +324,12 @@ impl PodState {
                 containers(&self.pod).map(|spec| back_off_key(&spec.container)).collect();
             self.back_off.retain(|key| keys.iter().any(|kept| kept == key));
         }
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if self.pod.metadata.deletion_timestamp.is_some() {
             self.stop(StopCause::Deleted, None, now);
+        } else if !is_static_pod(&self.pod) && is_terminal_phase(phase) {
+            // Somebody else has declared the pod to be over, or it is the echo of its own end.
+            self.stop(StopCause::Completed, None, now);
         }
     }
 
@@ -391,8 +395,9 @@ impl PodState {
             })
         });
         let in_flight = &self.in_flight;
-        self.start_failures.retain(|name, _| {
+        self.start_failures.retain(|name, failure| {
             in_flight.contains_key(&ActionKey::Start(name.clone()))
+                || failure.reason == reasons::POST_START_HOOK_ERROR
                 || !snapshot.newest(name).is_some_and(ContainerSnapshot::is_running)
         });
         self.retries.retain(|key, _| match key {
@@ -543,7 +548,13 @@ impl PodState {
                     self.start_failures.remove(&name);
                     self.owed_restarts.remove(&name);
                 }
-                _ => {}
+                ActionOutcome::Cancelled => {
+                    // What may run now is not the one whose hook failed.
+                    self.start_failures.retain(|other, failure| {
+                        *other != name || failure.reason != reasons::POST_START_HOOK_ERROR
+                    });
+                }
+                ActionOutcome::Done | ActionOutcome::SandboxCreated(_) => {}
             },
             ActionKey::PreStop(id) => {
                 if let Some(kill) = self.kills.get_mut(&id) {

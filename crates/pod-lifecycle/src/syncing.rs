@@ -125,6 +125,9 @@ fn sync_containers(
     decision.because.extend(plan.because);
     decision.waiting = plan.waiting;
     stop_unwanted(state, &plan.kills, now, decision);
+    for container in plan.removals {
+        attempt(state, remove(container), now, decision);
+    }
 
     // One after the other: a postStart hook holds back the containers after it.
     let mut is_free = true;

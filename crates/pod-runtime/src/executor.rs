@@ -12,7 +12,7 @@ use rubelet_cri::{CriClient, CriError, observe, v1};
 use rubelet_node_resources::LinuxResources;
 use rubelet_types::{
     Clock, ContainerId, ContainerSpec, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot,
-    ResourceAmounts, SandboxId, SandboxSnapshot, pod_ref,
+    ResourceAmounts, SandboxId, SandboxSnapshot, error_chain, pod_ref,
 };
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,6 @@ use crate::node_security::NodeSecurity;
 use crate::sandbox_config::{SandboxInputs, compute_sandbox_config};
 use crate::settings::PodRuntimeSettings;
 use crate::termination_message::TerminationMessages;
-use crate::text::chain;
 use crate::user_namespace::UserNamespace;
 
 /// What a sandbox needs beside the pod.
@@ -247,7 +246,7 @@ impl PodRuntime {
             &self.settings,
             &self.paths,
         )
-        .map_err(|error| RuntimeFailure::new("", chain(&error)))
+        .map_err(|error| RuntimeFailure::new("", error_chain(&error)))
     }
 
     async fn permit(

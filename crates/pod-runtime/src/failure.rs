@@ -1,6 +1,5 @@
 use rubelet_cri::CriError;
-
-use crate::text::chain;
+use rubelet_types::error_chain;
 
 /// Why an operation on a pod failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ where
 {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(RuntimeFailure::new("", chain(&error))),
+        Ok(Err(error)) => Err(RuntimeFailure::new("", error_chain(&error))),
         Err(_) => Err(RuntimeFailure::new("", "internal error: file system work panicked")),
     }
 }

@@ -38,8 +38,8 @@ pub use container_config::{
 };
 pub use dns::{DnsSettings, DnsWarning, ResolvConf, compute_dns, resolv_conf_problem};
 pub use environment::{
-    ApiObjects, EnvironmentError, EnvironmentFacts, EnvironmentFiles, Fetched, ObjectKind,
-    ReferencedObjects, compute_environment, read_environment_files, referenced_objects,
+    ApiObjects, EnvironmentError, EnvironmentFacts, EnvironmentFiles, ReferencedObjects,
+    compute_environment, read_environment_files, referenced_objects,
 };
 pub use executor::{ContainerToStart, PodRuntime, SandboxToCreate};
 pub use failure::RuntimeFailure;

@@ -1,20 +1,7 @@
 //! Texts of errors, as users of the kubelet know them.
 
-use std::error::Error;
 use std::io;
 use std::path::Path;
-
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
 
 /// A failed operation on a path in the form that events have carried for years, such as `open
 /// /etc/resolv.conf: no such file or directory`.

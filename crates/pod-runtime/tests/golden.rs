@@ -15,11 +15,11 @@ use rubelet_cri::v1;
 use rubelet_node_resources::{HugepageLimit, LinuxResources};
 use rubelet_pod_runtime::{
     ApiObjects, ContainerAllocation, ContainerInputs, Device, DnsSettings, EnvironmentFacts,
-    EnvironmentFiles, Fetched, IdMapping, ImageMount, ImageUser, PodRuntimeSettings, PreparedMount,
+    EnvironmentFiles, IdMapping, ImageMount, ImageUser, PodRuntimeSettings, PreparedMount,
     ResolvConf, SandboxInputs, UserNamespace, compute_container_config, compute_dns,
     compute_environment, compute_sandbox_config, prepare_mount,
 };
-use rubelet_types::{ContainerId, NodePaths, Quantity, ResourceAmounts, containers};
+use rubelet_types::{ContainerId, Fetched, NodePaths, Quantity, ResourceAmounts, containers};
 
 /// What stands in a case's file before the text: the pod, and what the node adds.
 #[derive(Debug)]

@@ -56,8 +56,8 @@ pub(crate) struct SourceUpdate {
 /// Everything a source wants, or one change to it.
 #[derive(Debug)]
 pub(crate) enum SourceWants {
-    /// Exactly these pods.
-    Set(Vec<Pod>),
+    /// Exactly these pods, and those that it cannot make out as they were.
+    Set { pods: Vec<Pod>, unreadable: Vec<PodUid> },
     /// This pod, besides all others.
     Pod(Box<Pod>),
     /// This pod no more.
@@ -75,7 +75,13 @@ impl PodSourceHandle {
     /// The source wants exactly `pods` from now on. Waits while the consumer is behind; false when
     /// nobody listens any more, which is only at shutdown.
     pub async fn set(&self, pods: Vec<Pod>) -> bool {
-        self.send(SourceWants::Set(pods)).await
+        self.set_keeping(pods, Vec::new()).await
+    }
+
+    /// As [`Self::set`], and the pods `unreadable`, which the source has in a version that cannot be
+    /// made out, stay as they were.
+    pub async fn set_keeping(&self, pods: Vec<Pod>, unreadable: Vec<PodUid>) -> bool {
+        self.send(SourceWants::Set { pods, unreadable }).await
     }
 
     /// The source wants `pod` besides the others, or in this version. As [`Self::set`].
@@ -182,7 +188,9 @@ impl PodConfig {
             ready.send_if_modified(|ready| set_if_new(ready, mux.sources_ready()));
             while let Some(SourceUpdate { source, wants }) = updates.recv().await {
                 let outcome = match wants {
-                    SourceWants::Set(pods) => mux.apply_set(source, pods, clock.now()),
+                    SourceWants::Set { pods, unreadable } => {
+                        mux.apply_set_keeping(source, pods, &unreadable, clock.now())
+                    }
                     SourceWants::Pod(pod) => mux.apply_pod(source, *pod, clock.now()).into(),
                     SourceWants::Without(uid) => mux.remove_pod(source, &uid).into(),
                 };

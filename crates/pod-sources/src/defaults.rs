@@ -16,7 +16,6 @@ type ResourceList = BTreeMap<String, ApiQuantity>;
 
 const VOLUME_MODE: i32 = 0o644;
 const TOKEN_EXPIRATION_SECONDS: i64 = 3600;
-const POD_CERTIFICATE_EXPIRATION_SECONDS: i32 = 86_400;
 
 /// Sets every field that the API server would set before it validates a new pod. What is set stays
 /// as it is, so doing it twice changes nothing.
@@ -298,11 +297,6 @@ fn default_volume(volume: &mut Volume) {
         for source in it.sources.iter_mut().flatten() {
             if let Some(token) = source.service_account_token.as_mut() {
                 token.expiration_seconds.get_or_insert(TOKEN_EXPIRATION_SECONDS);
-            }
-            if let Some(certificate) = source.pod_certificate.as_mut() {
-                certificate
-                    .max_expiration_seconds
-                    .get_or_insert(POD_CERTIFICATE_EXPIRATION_SECONDS);
             }
             let downward = source.downward_api.as_mut().and_then(|it| it.items.as_mut());
             for file in downward.into_iter().flatten() {

@@ -2,8 +2,8 @@
 //!
 //! A *source* ([`PodSource`]) hands over full sets: everything it wants to run, each time. The
 //! [`PodConfigMux`] compares each set with the one before and says what changed ([`PodChange`]);
-//! [`PodConfig`] wires the sources of this crate to the mux and drives them. The API server's
-//! source joins through [`PodConfig::register_source`].
+//! [`PodConfig`] wires the sources that read manifests to the mux and drives them; the API server's
+//! ([`watch_api_pods`]) joins through [`PodConfig::register_source`].
 //!
 //! ```text
 //! bytes -> decode -> defaults -> static_pod -> validation -> SET -> mux -> ADD UPDATE REMOVE ...
@@ -37,6 +37,6 @@ pub use mirror::{
     MirrorAction, MirrorOwner, MirrorPods, MirrorPort, keep_mirror_pods, plan_mirror_pods,
 };
 pub use mux::{DuplicatePod, MuxOutcome, PodChange, PodConfigMux, PodOperation, PodSource};
-pub use source::InvalidManifestUrl;
+pub use source::{InvalidManifestUrl, watch_api_pods};
 pub use static_pod::{ManifestError, ManifestOrigin, StaticPodPolicy, prepare_static_pod};
 pub use static_pod_uid::static_pod_uid;

@@ -140,6 +140,18 @@ impl PodConfigMux {
     /// `source` wants exactly `pods` from now on. Pods are marked with their source and with the
     /// time when they were first seen (`now` for new ones).
     pub fn apply_set(&mut self, source: PodSource, pods: Vec<Pod>, now: Timestamp) -> MuxOutcome {
+        self.apply_set_keeping(source, pods, &[], now)
+    }
+
+    /// As [`Self::apply_set`]; besides, the source still has the pods `unreadable` in a version that
+    /// it could not make out: what is known of them goes on.
+    pub fn apply_set_keeping(
+        &mut self,
+        source: PodSource,
+        pods: Vec<Pod>,
+        unreadable: &[PodUid],
+        now: Timestamp,
+    ) -> MuxOutcome {
         let state = self.sources.entry(source).or_default();
         let first = !std::mem::replace(&mut state.has_spoken, true);
         let mut before = std::mem::take(&mut state.pods);
@@ -153,6 +165,9 @@ impl PodConfigMux {
                 changed.entry(operation).or_default().push(Arc::clone(&pod));
             }
             state.pods.insert(pod_ref(&pod).uid, pod);
+        }
+        for uid in unreadable {
+            state.pods.extend(before.remove_entry(uid));
         }
         if !before.is_empty() {
             changed.insert(PodOperation::Remove, before.into_values().collect());

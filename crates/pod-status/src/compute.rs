@@ -1,8 +1,6 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rubelet_types::{
-    ContainerKind, is_static_pod, is_terminal_phase, pod_qos_class, pod_restart_policy,
-};
+use rubelet_types::{ContainerKind, is_terminal_phase, pod_qos_class, pod_restart_policy};
 
 use crate::conditions::{Ending, compute_conditions};
 use crate::containers::{Reported, api_time, is_initialized, report_containers};
@@ -27,7 +25,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> PodStatus {
         PhaseFacts {
             restart_policy: pod_restart_policy(input.pod),
             initialized: is_initialized(input),
-            over: ended && !is_static_pod(input.pod),
+            over: ended && !input.may_come_back(),
         },
         &reported,
     );

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use rubelet_types::{ContainerKind, is_static_pod};
+use rubelet_types::ContainerKind;
 
 use crate::compute::compute_pod_status;
 use crate::containers::{Reported, Seen, was_initialized};
@@ -10,12 +10,13 @@ use crate::input::{Gates, NodeFacts, Stage, StatusInput};
 use crate::phase::{Phase, init_succeeded};
 
 /// The last status of a pod: `previous` with a final state for every container that was started, and
-/// a terminal phase unless the pod is static. A status that is final already stays as it is.
+/// a terminal phase unless the pod is static, and may come back. A status that is final already stays as it is.
 pub fn finished_status(pod: &Pod, previous: &PodStatus, gates: Gates, now: Timestamp) -> PodStatus {
     // Without addresses and without a snapshot, everything else is carried over.
     let node = NodeFacts::default();
     compute_pod_status(&StatusInput {
         stage: Stage::Terminated,
+        is_leaving: true,
         gates,
         ..StatusInput::new(pod, previous, &node, now)
     })
@@ -61,7 +62,7 @@ fn looks_initialized(containers: &[Reported<'_>]) -> bool {
         })
 }
 
-/// A pod that ended in no terminal phase failed. Static pods may run again and keep theirs.
+/// A pod that ended in no terminal phase failed.
 pub(crate) fn final_phase(input: &StatusInput<'_>, computed: Phase) -> Phase {
-    if computed.is_terminal() || is_static_pod(input.pod) { computed } else { Phase::Failed }
+    if computed.is_terminal() || input.may_come_back() { computed } else { Phase::Failed }
 }

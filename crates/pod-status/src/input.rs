@@ -3,7 +3,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus, ResourceStatus};
-use rubelet_types::{ContainerId, ContainerResources, PodSnapshot, ProbeResult};
+use rubelet_types::{ContainerId, ContainerResources, PodSnapshot, ProbeResult, is_static_pod};
 
 /// Everything that decides what is reported for one pod.
 ///
@@ -26,6 +26,9 @@ pub struct StatusInput<'a> {
     pub starting: &'a BTreeSet<String>,
     /// Where the pod's worker is.
     pub stage: Stage,
+    /// Its source wants the pod no more. A static pod that comes back begins anew, and until then
+    /// keeps its phase.
+    pub is_leaving: bool,
     /// What somebody else decided about the pod's end: eviction, deadline, shutdown.
     pub outcome_override: Option<&'a StatusOverride>,
     /// A restart rule is taking down all containers of the pod.
@@ -59,6 +62,7 @@ impl<'a> StatusInput<'a> {
             start_failures: &NO_FAILURES,
             starting: &NOTHING_STARTING,
             stage: Stage::Setup,
+            is_leaving: false,
             outcome_override: None,
             restarting_all: false,
             resize_conditions: &[],
@@ -78,6 +82,11 @@ impl<'a> StatusInput<'a> {
             (_, None) => true,
             (_, Some(snapshot)) => !self.starting.is_empty() || snapshot.any_may_run(),
         }
+    }
+
+    /// It ends in no terminal phase.
+    pub(crate) fn may_come_back(&self) -> bool {
+        self.is_leaving && is_static_pod(self.pod)
     }
 
     /// All containers are being restarted by a rule. A pod that is being stopped restarts nothing.

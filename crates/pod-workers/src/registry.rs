@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use rubelet_pod_lifecycle::{BackOffSettings, PodEvent, PodState, Stage, StopCause};
 use rubelet_types::{Clock, PodFullName, PodRef, PodSnapshot, PodUid, is_static_pod, pod_ref};
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,6 +44,8 @@ pub struct WorkerSummary {
 struct Entry {
     mailbox: Arc<Mailbox>,
     published: Arc<Mutex<Published>>,
+    /// No container of it can run any more.
+    terminated: watch::Receiver<bool>,
     full_name: PodFullName,
     is_static: bool,
     /// The pod came back to its source while it was on its way out.
@@ -101,9 +104,9 @@ impl<P: PodPort> PodWorkers<P> {
     }
 
     /// A source lists the pod. Known pods are updated; a pod on its way out that comes back runs
-    /// again as soon as it is gone. `started_at` is the start time of an earlier status, and
-    /// `is_terminal` says that this status was final.
-    pub fn add(&self, pod: Arc<Pod>, started_at: Option<Timestamp>, is_terminal: bool) {
+    /// again as soon as it is gone. `started_at` is the start time of an earlier status. A pod with an
+    /// `end` never starts anything: what there is of it is stopped for that reason, and released.
+    pub fn add(&self, pod: Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
         let mut registry = self.registry();
         let uid = pod_ref(&pod).uid;
         if let Some(entry) = registry.entries.get_mut(&uid) {
@@ -120,15 +123,15 @@ impl<P: PodPort> PodWorkers<P> {
         if let Some(time) = started_at {
             mailbox.start_time(time);
         }
-        if is_terminal {
-            mailbox.stop(StopCause::Completed, None);
+        if let Some(cause) = end {
+            mailbox.stop(cause, None);
         }
         self.admit_or_queue(&mut registry, &uid);
     }
 
     /// The source has a new version of the pod.
     pub fn update(&self, pod: Arc<Pod>) {
-        self.add(pod, None, false);
+        self.add(pod, None, None);
     }
 
     /// No source lists the pod any more: it is stopped, released and erased.
@@ -192,6 +195,18 @@ impl<P: PodPort> PodWorkers<P> {
         }
     }
 
+    /// Waits until no container of the pod can run any more, by its worker's word, or nobody works
+    /// on it. Answers false if the workers were shut down before that.
+    pub fn terminated(&self, uid: &PodUid) -> impl Future<Output = bool> + Send + use<P> {
+        let terminated = self.registry().entries.get(uid).map(|entry| entry.terminated.clone());
+        async move {
+            match terminated {
+                Some(mut terminated) => terminated.wait_for(|is_so| *is_so).await.is_ok(),
+                None => true,
+            }
+        }
+    }
+
     /// Somebody works on the pod.
     pub fn knows(&self, uid: &PodUid) -> bool {
         self.registry().entries.contains_key(uid)
@@ -250,6 +265,7 @@ impl<P: PodPort> PodWorkers<P> {
             },
             decisions: VecDeque::new(),
         }));
+        let (told_terminated, terminated) = watch::channel(false);
         let worker = Worker::new(
             state,
             is_orphan,
@@ -257,12 +273,14 @@ impl<P: PodPort> PodWorkers<P> {
             self.shared.clock.clone(),
             mailbox.clone(),
             published.clone(),
+            told_terminated,
         );
         registry.entries.insert(
             pod.uid.clone(),
             Entry {
                 mailbox: mailbox.clone(),
                 published,
+                terminated,
                 full_name: pod.full_name(),
                 is_static,
                 restart: None,
@@ -328,7 +346,7 @@ impl<P: PodPort> PodWorkers<P> {
         self.shared.port.forget(pod);
         let restart = self.registry().entries.remove(&pod.uid).and_then(|entry| entry.restart);
         if let Some(pod) = restart {
-            self.add(pod, None, false);
+            self.add(pod, None, None);
         }
     }
 }

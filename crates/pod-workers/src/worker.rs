@@ -10,6 +10,7 @@ use rubelet_pod_lifecycle::{
     ProbeLookup, decide,
 };
 use rubelet_types::{Clock, ContainerId, PodRef, PodSnapshot, ProbeKind, ProbeResult};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,7 @@ pub(crate) struct Worker<P> {
     clock: Clock,
     mailbox: Arc<Mailbox>,
     published: Arc<Mutex<Published>>,
+    terminated: watch::Sender<bool>,
     /// The actions in flight: their generation and how to cancel them.
     running: HashMap<ActionKey, (u64, CancellationToken)>,
     generations: u64,
@@ -82,6 +84,7 @@ impl<P: PodPort> Worker<P> {
         clock: Clock,
         mailbox: Arc<Mailbox>,
         published: Arc<Mutex<Published>>,
+        terminated: watch::Sender<bool>,
     ) -> Self {
         Self {
             state,
@@ -89,6 +92,7 @@ impl<P: PodPort> Worker<P> {
             port,
             mailbox,
             published,
+            terminated,
             running: HashMap::new(),
             generations: 0,
             tasks: JoinSet::new(),
@@ -111,6 +115,9 @@ impl<P: PodPort> Worker<P> {
             self.notice_clock_set();
             self.take_in(delivery);
             let wake_at = self.step();
+            if self.state.stage().rank() >= 3 {
+                self.terminated.send_replace(true);
+            }
             if self.state.stage().rank() == 4 && !told_finished {
                 told_finished = true;
                 finished(self.state.pod_ref());

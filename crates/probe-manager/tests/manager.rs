@@ -370,7 +370,7 @@ async fn users_are_told_why() {
             .map(|rest| {
                 format!(
                     "Event {{ object: Container {{ pod: PodRef(p_n(p)), field_path: \
-                     \"spec.containers{{c}}\" }}, event_type: Warning, reason: \"{rest} }}"
+                     \"spec.containers{{c}}\" }}, event_type: Warning, reason: \"{rest}, annotations: {{}} }}"
                 )
             })
             .collect();

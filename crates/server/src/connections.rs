@@ -136,7 +136,9 @@ impl Connection {
         let Some(tls) = &self.tls else {
             return self.speak(stream, Peer::default(), false).await;
         };
-        let acceptor = TlsAcceptor::from(tls.server_config());
+        let current = tls.current();
+        let has_certificate = current.has_certificate();
+        let acceptor = TlsAcceptor::from(current.config);
         match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let (_, session) = stream.get_ref();
@@ -145,6 +147,10 @@ impl Connection {
                 let http2 = session.alpn_protocol() == Some(b"h2");
                 self.speak(stream, Peer(user.map(Arc::new)), http2).await;
             }
+            Ok(Err(_)) if !has_certificate => warn!(
+                peer = %self.peer,
+                "TLS handshake error: no serving certificate available for the kubelet"
+            ),
             Ok(Err(error)) => debug!(peer = %self.peer, %error, "TLS handshake failed"),
             Err(_) => debug!(peer = %self.peer, "TLS handshake timed out"),
         }

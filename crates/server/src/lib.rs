@@ -28,4 +28,4 @@ pub use health::HealthChecks;
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
 pub use state::{KubeletState, StateError};
-pub use tls::{MinTlsVersion, ServingTls, TlsError, TlsFiles, TlsOptions};
+pub use tls::{MinTlsVersion, ServingTls, TlsError, TlsFiles, TlsOptions, TlsReload};

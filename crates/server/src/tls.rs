@@ -1,18 +1,19 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::server::{ClientHello, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::self_signed::{CERTIFICATE_FILE, KEY_FILE, ensure_self_signed};
@@ -56,6 +57,14 @@ pub enum TlsFiles {
         directory: PathBuf,
         /// The node's host name.
         hostname: String,
+    },
+    /// A certificate that the cluster signs (`serverTLSBootstrap`): it may not be there yet, and is
+    /// replaced by and by. Without one, handshakes fail. One that was there once stays in use until
+    /// there is another, even if its file is gone.
+    Rotated {
+        /// Where the certificate and its key may be, both in PEM; the first place where both files
+        /// exist counts.
+        places: Vec<(PathBuf, PathBuf)>,
     },
 }
 
@@ -138,9 +147,36 @@ pub enum TlsError {
 /// The TLS side of the server, as the files on disk have it now.
 pub struct ServingTls {
     options: TlsOptions,
-    current: RwLock<Arc<ServerConfig>>,
-    /// What the files held when `current` was made of them.
+    current: RwLock<Current>,
+    /// What the files held when `current` was made of them. Held while they are looked at.
     seen: Mutex<Vec<Option<Vec<u8>>>>,
+    look_again: TlsReload,
+}
+
+/// What the next connection gets.
+#[derive(Clone)]
+pub(crate) struct Current {
+    pub(crate) config: Arc<ServerConfig>,
+    certificate: Option<Arc<CertifiedKey>>,
+}
+
+impl Current {
+    /// Whether a handshake can succeed at all.
+    pub(crate) fn has_certificate(&self) -> bool {
+        self.certificate.is_some()
+    }
+}
+
+/// Tells a server that its TLS files have changed, for who knows and does not want it to find out
+/// within a minute. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct TlsReload(Arc<Notify>);
+
+impl TlsReload {
+    /// The server looks at the files soon.
+    pub fn reload(&self) {
+        self.0.notify_one();
+    }
 }
 
 impl fmt::Debug for ServingTls {
@@ -156,25 +192,42 @@ impl ServingTls {
             ensure_self_signed(directory, hostname, now)?;
         }
         let seen = read_all(&options);
-        let current = server_config(&options)?;
-        Ok(Self { options, current: RwLock::new(current), seen: Mutex::new(seen) })
+        let certificate = match read_certificate(&options) {
+            // Its manager has it made anew.
+            Err(error) if matches!(options.files, TlsFiles::Rotated { .. }) => {
+                warn_of(&error, "the serving certificate cannot be used");
+                None
+            }
+            certificate => certificate?,
+        };
+        let config = server_config(&options, certificate.clone())?;
+        let current = RwLock::new(Current { config, certificate });
+        let look_again = TlsReload::default();
+        Ok(Self { options, current, seen: Mutex::new(seen), look_again })
     }
 
-    /// The configuration for the next connection.
-    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+    /// By which the server is told that the files have changed.
+    pub fn reload_handle(&self) -> TlsReload {
+        self.look_again.clone()
+    }
+
+    /// What the next connection gets.
+    pub(crate) fn current(&self) -> Current {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads the files again if they have changed; true if they had. What they held before stays
     /// in use when they are damaged, or half replaced. Does blocking I/O.
     fn reload(&self) -> Result<bool, TlsError> {
+        let mut seen: MutexGuard<'_, _> = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = read_all(&self.options);
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if *seen == now {
             return Ok(false);
         }
-        let config = server_config(&self.options)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let certificate = read_certificate(&self.options)?.or_else(|| self.current().certificate);
+        let config = server_config(&self.options, certificate.clone())?;
+        let current = Current { config, certificate };
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         *seen = now;
         Ok(true)
     }
@@ -182,14 +235,14 @@ impl ServingTls {
     /// Takes files that change into use, for as long as it is polled.
     pub(crate) async fn follow_files(this: Arc<Self>) {
         loop {
-            sleep(RELOAD_PERIOD).await;
+            // Whether it was told or the time is over makes no difference.
+            let _ = timeout(RELOAD_PERIOD, this.look_again.0.notified()).await;
             let tls = this.clone();
             match spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => info!("reloaded the serving certificate and client authorities"),
                 Ok(Err(error)) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    warn!(%error, cause, "failed to reload TLS files; those before stay in use");
+                    warn_of(&error, "failed to reload TLS files; those before stay in use");
                 }
                 Err(error) => warn!(%error, "failed to look at TLS files"),
             }
@@ -197,23 +250,50 @@ impl ServingTls {
     }
 }
 
-fn pair(options: &TlsOptions) -> (PathBuf, PathBuf) {
+fn warn_of(error: &TlsError, what: &str) {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    warn!(%error, cause, "{what}");
+}
+
+/// Where the certificate and its key are; nothing if there are none yet.
+fn pair(options: &TlsOptions) -> Option<(PathBuf, PathBuf)> {
     match &options.files {
-        TlsFiles::Given { certificate, key } => (certificate.clone(), key.clone()),
+        TlsFiles::Given { certificate, key } => Some((certificate.clone(), key.clone())),
         TlsFiles::SelfSigned { directory, .. } => {
-            (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE))
+            Some((directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE)))
+        }
+        TlsFiles::Rotated { places } => {
+            places.iter().find(|(certificate, key)| certificate.exists() && key.exists()).cloned()
         }
     }
 }
 
-/// What the files hold; none of one that cannot be read.
-fn read_all(options: &TlsOptions) -> Vec<Option<Vec<u8>>> {
-    let (certificate, key) = pair(options);
-    let files = [Some(certificate), Some(key), options.client_ca_file.clone()];
-    files.into_iter().flatten().map(|path| std::fs::read(path).ok()).collect()
+fn read_certificate(options: &TlsOptions) -> Result<Option<Arc<CertifiedKey>>, TlsError> {
+    let Some((certificate, key)) = pair(options) else { return Ok(None) };
+    read_certified_key(&certificate, &key).map(|certified| Some(Arc::new(certified)))
 }
 
-fn server_config(options: &TlsOptions) -> Result<Arc<ServerConfig>, TlsError> {
+/// What the files hold; none of one that cannot be read.
+fn read_all(options: &TlsOptions) -> Vec<Option<Vec<u8>>> {
+    let (certificate, key) = pair(options).unzip();
+    let files = [certificate, key, options.client_ca_file.clone()];
+    files.into_iter().map(|path| path.and_then(|path| std::fs::read(path).ok())).collect()
+}
+
+/// The one certificate, or none.
+#[derive(Debug)]
+struct Certificate(Option<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.clone()
+    }
+}
+
+fn server_config(
+    options: &TlsOptions,
+    certificate: Option<Arc<CertifiedKey>>,
+) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(provider(&options.cipher_suites));
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&options.min_version.versions())
@@ -229,9 +309,7 @@ fn server_config(options: &TlsOptions) -> Result<Arc<ServerConfig>, TlsError> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let (certificate, key) = pair(options);
-    let certified = read_certified_key(&certificate, &key)?;
-    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    let mut config = builder.with_cert_resolver(Arc::new(Certificate(certificate)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -317,17 +395,59 @@ mod tests {
         ServingTls::load(options(other.path()), now).unwrap();
         assert!(!tls.reload().unwrap());
 
-        let before = tls.server_config();
+        let before = tls.current().config;
         let copy = |name: &str| {
             std::fs::copy(other.path().join(name), directory.path().join(name)).unwrap();
         };
         copy(CERTIFICATE_FILE);
         assert!(matches!(tls.reload(), Err(TlsError::Pair { .. })));
-        assert!(Arc::ptr_eq(&before, &tls.server_config()));
+        assert!(Arc::ptr_eq(&before, &tls.current().config));
         copy(KEY_FILE);
         assert!(tls.reload().unwrap());
-        assert!(!Arc::ptr_eq(&before, &tls.server_config()));
+        assert!(!Arc::ptr_eq(&before, &tls.current().config));
         assert!(!tls.reload().unwrap());
+    }
+
+    #[test]
+    fn a_certificate_that_is_signed_later_comes_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let made = |name: &str| {
+            let directory = directory.path().join(name);
+            ServingTls::load(options(&directory), now).unwrap();
+            let read = |name| std::fs::read_to_string(directory.join(name)).unwrap();
+            read(CERTIFICATE_FILE) + &read(KEY_FILE)
+        };
+        let file = |name: &str| directory.path().join(name);
+        let places = vec![
+            (file("current.pem"), file("current.pem")),
+            (file("given.crt"), file("given.key")),
+        ];
+        let files = TlsFiles::Rotated { places };
+        let options = TlsOptions { files, ..options(directory.path()) };
+        let load = || ServingTls::load(options.clone(), now).unwrap();
+        let tls = load();
+        assert!(!tls.current().has_certificate() && !tls.reload().unwrap());
+
+        let given = made("given");
+        std::fs::write(file("given.crt"), &given).unwrap();
+        assert!(!tls.reload().unwrap());
+        std::fs::write(file("given.key"), &given).unwrap();
+        assert!(tls.reload().unwrap() && tls.current().has_certificate());
+
+        let before = tls.current().certificate.unwrap();
+        let is_new = |tls: &ServingTls| tls.current().certificate.unwrap().cert != before.cert;
+        std::fs::write(file("current.pem"), "damaged").unwrap();
+        assert!(tls.reload().is_err() && !is_new(&tls));
+        assert!(!load().current().has_certificate());
+        std::fs::write(file("current.pem"), made("signed")).unwrap();
+        assert!(tls.reload().unwrap() && is_new(&tls));
+
+        for name in ["current.pem", "given.crt"] {
+            std::fs::remove_file(file(name)).unwrap();
+        }
+        assert!(tls.reload().unwrap() && is_new(&tls));
+        assert!(!load().current().has_certificate());
     }
 
     #[test]

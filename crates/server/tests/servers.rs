@@ -17,7 +17,7 @@ use rcgen::{
     KeyPair,
 };
 use rubelet_server::{
-    Access, Authorization, BoundListener, CERTIFICATE_FILE, HealthChecks, HealthzServer,
+    Access, Authorization, BoundListener, CERTIFICATE_FILE, HealthChecks, HealthzServer, KEY_FILE,
     KubeletServer, KubeletState, MinTlsVersion, ReadOnlyServer, ServingTls, StateError, TlsFiles,
     TlsOptions,
 };
@@ -375,6 +375,46 @@ async fn the_minimum_version_is_kept() {
         let old = client(secure.directory.path(), &[&version::TLS12], None);
         assert_eq!(secure.connect(old).await.is_ok(), succeeds, "{min_version:?}");
     }
+}
+
+#[tokio::test]
+async fn without_a_certificate_nobody_gets_in_until_there_is_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let options = |files| TlsOptions {
+        files,
+        min_version: MinTlsVersion::Tls12,
+        cipher_suites: Vec::new(),
+        client_ca_file: None,
+    };
+    let load = |files| {
+        #[allow(clippy::disallowed_methods)] // Certificates are checked against the real clock.
+        ServingTls::load(options(files), Timestamp::now()).unwrap()
+    };
+    let tls = load(TlsFiles::Rotated { places: vec![(file(CERTIFICATE_FILE), file(KEY_FILE))] });
+    let changed = tls.reload_handle();
+    let access = Access { anonymous: true, authorization: Authorization::AlwaysAllow };
+    let server = Running::start(|listener, stop| {
+        KubeletServer::new(node(), HealthChecks::ping(), access, tls).run(listener, stop)
+    })
+    .await;
+    let made = tempfile::tempdir().unwrap();
+    let at = made.path().to_owned();
+    load(TlsFiles::SelfSigned { directory: at, hostname: "node-1".to_owned() });
+    let secure = Secure { server, authority: authority("clients"), directory: made };
+    assert!(secure.connect(secure.stranger()).await.is_err());
+
+    for name in [CERTIFICATE_FILE, KEY_FILE] {
+        std::fs::copy(secure.directory.path().join(name), file(name)).unwrap();
+    }
+    changed.reload();
+    let comes = async {
+        while secure.connect(secure.stranger()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, comes).await.unwrap();
+    assert_eq!(secure.get(secure.stranger(), "/healthz").await.unwrap(), ok("ok"));
 }
 
 #[tokio::test]

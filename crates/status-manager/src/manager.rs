@@ -144,6 +144,13 @@ impl StatusManager {
         before - state.entries.len()
     }
 
+    /// Forgets the pod. Should it come back, its life begins anew, and so does its status.
+    pub fn remove(&self, uid: &PodUid) {
+        let mut state = self.shared.state();
+        state.entries.remove(uid);
+        state.dirty.remove(uid);
+    }
+
     /// The pods with the statuses they have here, for whoever asks this kubelet about its pods. A
     /// pod without one is shown as it came.
     pub fn pods_with_status(&self, pods: impl IntoIterator<Item = impl Borrow<Pod>>) -> Vec<Pod> {

@@ -142,6 +142,17 @@ fn resend_tells_again_and_orphans_are_forgotten() {
 }
 
 #[test]
+fn a_pod_that_comes_back_after_its_end_begins_anew() {
+    let (manager, mut changes) = manager();
+    let pod = pod("u", "Never");
+    manager.set_status(&pod, ended("Failed", 1));
+    assert!(matches!(manager.set_status(&pod, running()), SetOutcome::Refused(_)));
+    manager.remove(&PodUid::new("u"));
+    assert_eq!(changes.take(|_| true), None);
+    assert_eq!(manager.set_status(&pod, running()), SetOutcome::Changed { version: 1 });
+}
+
+#[test]
 fn pods_are_shown_with_the_status_they_have_here() {
     let (manager, _changes) = manager();
     let known = Pod { status: Some(ended("Running", 1)), ..pod("known", "Always") };

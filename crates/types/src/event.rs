@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,6 +12,16 @@ pub enum EventType {
     Normal,
     /// Somebody may have to act.
     Warning,
+}
+
+impl EventType {
+    /// The API's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
 }
 
 /// What a Kubernetes event is about.
@@ -35,10 +47,30 @@ pub struct Event {
     pub object: EventObject,
     /// Normal or Warning.
     pub event_type: EventType,
-    /// The machine-readable reason.
-    pub reason: &'static str,
+    /// The machine-readable reason. A name of ours, or one that is made of a resource's name.
+    pub reason: Cow<'static, str>,
     /// The text that users read.
     pub message: String,
+    /// `metadata.annotations` of the event, for programs that read it.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Event {
+    /// An event without annotations.
+    pub fn new(
+        object: EventObject,
+        event_type: EventType,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            object,
+            event_type,
+            reason: reason.into(),
+            message: message.into(),
+            annotations: BTreeMap::new(),
+        }
+    }
 }
 
 /// Where events go: to the API server, or to the log alone when standalone. Never blocks.
@@ -62,23 +94,23 @@ impl EventRecorder {
     }
 
     /// Records a Normal event on `object`.
-    pub fn normal(&self, object: EventObject, reason: &'static str, message: impl Into<String>) {
-        self.record(Event {
-            object,
-            event_type: EventType::Normal,
-            reason,
-            message: message.into(),
-        });
+    pub fn normal(
+        &self,
+        object: EventObject,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
+        self.record(Event::new(object, EventType::Normal, reason, message));
     }
 
     /// Records a Warning event on `object`.
-    pub fn warning(&self, object: EventObject, reason: &'static str, message: impl Into<String>) {
-        self.record(Event {
-            object,
-            event_type: EventType::Warning,
-            reason,
-            message: message.into(),
-        });
+    pub fn warning(
+        &self,
+        object: EventObject,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
+        self.record(Event::new(object, EventType::Warning, reason, message));
     }
 }
 

@@ -38,6 +38,41 @@ fn decimal(value: u128, unit: u128) -> String {
     format!("{whole}.{}", fraction.trim_end_matches('0'))
 }
 
+/// Renders a text as Go's `%q` does: in quotes, with Go's escapes. Files of the downward API carry
+/// labels and annotations in this form.
+pub fn quote_go(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\x07' => quoted.push_str("\\a"),
+            '\x08' => quoted.push_str("\\b"),
+            '\x0c' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\x0b' => quoted.push_str("\\v"),
+            ' '..='~' => quoted.push(character),
+            '\0'..='\x7f' => quoted.push_str(&format!("\\x{:02x}", u32::from(character))),
+            _ if is_printable(character) => quoted.push(character),
+            '\0'..='\u{ffff}' => quoted.push_str(&format!("\\u{:04x}", u32::from(character))),
+            _ => quoted.push_str(&format!("\\U{:08x}", u32::from(character))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// The standard library knows it, and tells by what it escapes. Behind a letter, because at the
+/// beginning of a text it escapes combining marks too.
+fn is_printable(character: char) -> bool {
+    let mut shown = String::from("a");
+    shown.push(character);
+    !shown.escape_debug().any(|escaped| escaped == '\\')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +91,22 @@ mod tests {
             (3_661_000_000_001, "1h1m1.000000001s"),
         ] {
             assert_eq!(format_go_duration(Duration::from_nanos(nanos)), expected);
+        }
+    }
+
+    #[test]
+    fn quotes_like_go() {
+        for (text, expected) in [
+            ("", r#""""#),
+            ("it's", r#""it's""#),
+            ("a\"b\\c", r#""a\"b\\c""#),
+            ("\u{7}\u{8}\u{c}\n\r\t\u{b}", r#""\a\b\f\n\r\t\v""#),
+            ("\0\u{1b}\u{7f}", r#""\x00\x1b\x7f""#),
+            ("é漢\u{301}😀", "\"é漢\u{301}😀\""),
+            ("\u{a0}\u{200b}\u{e000}", r#""\u00a0\u200b\ue000""#),
+            ("\u{e0001}", r#""\U000e0001""#),
+        ] {
+            assert_eq!(quote_go(text), expected, "{text:?}");
         }
     }
 }

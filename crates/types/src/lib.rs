@@ -4,8 +4,11 @@
 //! What: plain data and total functions on it. Not here: I/O, clocks, tasks, or any decision that
 //! belongs to one subsystem.
 
+mod api_object;
 mod clock;
 mod cpu_and_memory;
+mod downward;
+mod error_chain;
 mod event;
 mod expansion;
 mod go_format;
@@ -20,13 +23,16 @@ pub mod reasons;
 mod restart;
 mod runtime;
 
+pub use api_object::{Fetched, ObjectKind};
 pub use clock::Clock;
 pub use cpu_and_memory::{
     ResourceAmounts, container_limits, container_requests, pod_limits, pod_qos_class, pod_requests,
 };
+pub use downward::{ResourceFieldError, pod_metadata_field, resource_field_value};
+pub use error_chain::error_chain;
 pub use event::{Event, EventObject, EventRecorder, EventType};
 pub use expansion::expand;
-pub use go_format::format_go_duration;
+pub use go_format::{format_go_duration, quote_go};
 pub use hash::{container_hash, fnv1a_32, fnv1a_128};
 pub use ids::{ContainerId, PodFullName, PodRef, PodUid, SandboxId};
 pub use paths::{NodePaths, UnsafePathElement};

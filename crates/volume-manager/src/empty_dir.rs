@@ -37,13 +37,22 @@ pub(crate) fn set_up_empty_dir(
         set_group_ownership(&path, gid, policy)
             .map_err(SetUpError::io("change ownership of", &path))?;
     }
-    let marker = pod.empty_dir_marker(name);
-    create_private_directories(&marker)?;
-    let marker = marker.join(READY_MARKER);
-    fs::write(&marker, "").map_err(SetUpError::io("create", &marker))
+    set_ready_marker(pod, name)
 }
 
-fn ensure_medium(
+/// Marks a directory as completely set up.
+pub(crate) fn set_ready_marker(pod: &PodDirectory, name: &str) -> Result<(), SetUpError> {
+    let marker = pod.empty_dir_marker(name);
+    let file = marker.join(READY_MARKER);
+    if file.exists() {
+        return Ok(());
+    }
+    create_private_directories(&marker)?;
+    fs::write(&file, "").map_err(SetUpError::io("create", &file))
+}
+
+/// Mounts what a volume's directory should be on. `mounted` is what is visible there.
+pub(crate) fn ensure_medium(
     mounts: &dyn MountPort,
     path: &Path,
     medium: EmptyDirMedium,
@@ -77,7 +86,7 @@ fn ensure_medium(
 }
 
 /// The process's umask takes bits away from new directories, so the mode is set afterwards.
-fn create_writable_directory(path: &Path) -> Result<(), SetUpError> {
+pub(crate) fn create_writable_directory(path: &Path) -> Result<(), SetUpError> {
     if let Some(parent) = path.parent() {
         create_private_directories(parent)?;
     }

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rubelet_types::{PodRef, UnsafePathElement};
-use rubelet_volume_plan::{SubPathError, VolumeSpecError};
+use rubelet_types::{PodRef, UnsafePathElement, error_chain};
+use rubelet_volume_plan::{ContentError, SubPathError, VolumeSpecError};
 
 use crate::observe::ObserveError;
 
@@ -16,6 +15,9 @@ pub enum SetUpError {
     /// Its spec makes it impossible.
     #[error(transparent)]
     Spec(#[from] VolumeSpecError),
+    /// Its files cannot be told.
+    #[error(transparent)]
+    Content(#[from] ContentError),
     /// What is there could not be found out.
     #[error(transparent)]
     Observe(#[from] ObserveError),
@@ -89,6 +91,8 @@ pub enum VolumeFailure {
         message: String,
         /// When it is tried again at the earliest, from now.
         retry_after: Duration,
+        /// It waits for an object of the API.
+        awaits_object: bool,
     },
     /// Its set-up, or an operation before it on the same pod, did not end in time and goes on.
     #[error("context deadline exceeded")]
@@ -117,6 +121,15 @@ impl EnsureVolumesError {
     }
 }
 
+impl EnsureVolumesError {
+    /// Some volume waits for an object of the API, which may appear at any time.
+    pub fn awaits_object(&self) -> bool {
+        self.failures.values().any(|failure| {
+            matches!(failure, VolumeFailure::SetUpFailed { awaits_object: true, .. })
+        })
+    }
+}
+
 impl fmt::Display for EnsureVolumesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |wanted: fn(&VolumeFailure) -> bool| {
@@ -136,7 +149,7 @@ impl fmt::Display for EnsureVolumesError {
     }
 }
 
-impl Error for EnsureVolumesError {}
+impl std::error::Error for EnsureVolumesError {}
 
 /// A step of taking a pod's volumes down failed. What was done before stays done; nothing that
 /// depends on the step was tried.
@@ -200,7 +213,7 @@ pub enum TearDownError {
 
 /// The volumes of a pod are not all down. Trying again goes on where it stopped.
 #[derive(Debug, thiserror::Error)]
-#[error("volumes of pod {pod} are not down yet: {}", .failures.iter().map(text_with_causes).collect::<Vec<_>>().join("; "))]
+#[error("volumes of pod {pod} are not down yet: {}", .failures.iter().map(|failure| error_chain(failure)).collect::<Vec<_>>().join("; "))]
 pub struct ReleaseVolumesError {
     /// The pod.
     pub pod: PodRef,
@@ -243,17 +256,6 @@ pub enum PrepareSubPathError {
     },
 }
 
-/// The error's text with those of all its causes, for messages that people read.
-pub(crate) fn text_with_causes<E: Error>(error: &E) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +269,7 @@ mod tests {
                 VolumeFailure::SetUpFailed {
                     message: "MountVolume.SetUp failed for volume \"a\" : x".to_owned(),
                     retry_after: Duration::from_secs(1),
+                    awaits_object: false,
                 },
             ),
             ("c".to_owned(), VolumeFailure::TimedOut),

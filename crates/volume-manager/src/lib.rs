@@ -1,16 +1,19 @@
 //! Mounts and unmounts the volumes of pods.
 //!
-//! What: [`VolumeManager`] makes a pod's volumes ready before its containers start, prepares
-//! `subPath` mounts, takes everything down after the last container is gone, and clears up behind
+//! What: [`VolumeManager`] makes a pod's volumes ready before its containers start, keeps files that
+//! show objects of the API as they should be, prepares `subPath` mounts, takes everything down after the last container is gone, and clears up behind
 //! pods that nobody knows any more. What is due is decided in `rubelet-volume-plan`.
 //! Not here: when any of this happens (the pod worker), and the system calls of mounting
-//! (`rubelet-linux`, behind [`MountPort`]).
+//! (`rubelet-linux`, behind [`MountPort`]), and where objects come from
+//! ([`ContentPort`]).
 //!
 //! Invariants: what is on disk and in the mount table is the only state that counts; nothing
 //! beneath a mount point is ever deleted (I12); a file operation that hangs holds up its own pod
 //! and no other (I13).
 
 mod blocking;
+mod content;
+mod contents;
 mod empty_dir;
 mod error;
 mod host_mounts;
@@ -24,6 +27,7 @@ mod port;
 mod sub_path;
 mod tear_down;
 
+pub use contents::VolumeContent;
 pub use error::{
     EnsureVolumesError, PrepareSubPathError, ReleaseVolumesError, SetUpError, TearDownError,
     VolumeFailure,
@@ -32,5 +36,5 @@ pub use host_mounts::HostMounts;
 pub use manager::{MountedVolume, PodVolumes, VolumeManager, VolumeManagerConfig};
 pub use observe::ObserveError;
 pub use orphans::{LeftOrphan, OrphanReport};
-pub use port::{MountPoint, MountPort};
+pub use port::{ContentPort, MountPoint, MountPort};
 pub use sub_path::SubPathMount;

@@ -1,25 +1,31 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use rubelet_types::{EventObject, EventRecorder, NodePaths, PodRef, PodUid, pod_ref};
+use rubelet_types::{
+    Clock, EventObject, EventRecorder, NodePaths, PodRef, PodUid, Quantity, ResourceAmounts,
+    error_chain, pod_ref,
+};
 use rubelet_volume_plan::{
     ContainerPresence, DesiredVolume, FailureStage, VOLUME_RETRY_INITIAL, VolumeAction,
     VolumePlugin, VolumeSource, desired_volumes, plan_volumes,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::blocking::PodOperations;
+use crate::content::{ContentToSetUp, set_up_content};
+use crate::contents::{Payloads, VolumeContent, cause_of, update_period};
 use crate::empty_dir::{FsGroup, create_private_directories, set_up_empty_dir};
 use crate::error::{
     EnsureVolumesError, PrepareSubPathError, ReleaseVolumesError, SetUpError, TearDownError,
-    VolumeFailure, text_with_causes,
+    VolumeFailure,
 };
 use crate::host_path::set_up_host_path;
-use crate::memory::Memory;
+use crate::memory::{Cause, Memory, RecentFailure};
 use crate::observe::{PodDirectory, observe, observe_sub_paths};
 use crate::orphans::{LeftOrphan, OrphanLog, OrphanReport, pods_on_disk, remove_orphan};
 use crate::ownership::FsGroupChangePolicy;
@@ -71,33 +77,60 @@ pub struct PodVolumes {
 /// time: what a thread has begun goes on, and the pod's next operation waits for it.
 #[derive(Clone, Debug)]
 pub struct VolumeManager {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    config: VolumeManagerConfig,
+pub(crate) struct Inner {
+    pub(crate) config: VolumeManagerConfig,
+    pub(crate) content: VolumeContent,
     mounts: Arc<dyn MountPort>,
     events: EventRecorder,
     operations: PodOperations,
-    memory: Memory,
+    pub(crate) memory: Memory,
     orphan_log: OrphanLog,
 }
 
 /// How the set-ups of one call went so far, by volume.
 type Progress = Arc<Mutex<BTreeMap<String, Result<(), SetUpError>>>>;
 
+/// How the set-ups of one call went.
+pub(crate) struct SetUpResults {
+    /// How often objects that the pod refers to had changed when they were read.
+    pub(crate) changes: u64,
+    /// Of a volume that has no result its end was not awaited.
+    pub(crate) by_volume: BTreeMap<String, Option<Result<(), SetUpError>>>,
+}
+
 impl VolumeManager {
-    /// Manages the volumes beneath `config.paths` by way of `mounts`.
+    /// Manages the volumes beneath `config.paths` by way of `mounts`, without an API server.
     pub fn new(
         config: VolumeManagerConfig,
         mounts: Arc<dyn MountPort>,
         events: EventRecorder,
     ) -> Self {
+        let mut allocatable = ResourceAmounts::default();
+        if let Some(memory) = config.allocatable_memory {
+            let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+            allocatable.set("memory", Quantity::from_bytes(memory));
+        }
+        let content = VolumeContent { objects: None, allocatable, clock: Clock::system() };
+        Self::with_content(config, mounts, events, content)
+    }
+
+    /// Manages the volumes beneath `config.paths` by way of `mounts`, those that show objects of the
+    /// API among them.
+    pub fn with_content(
+        config: VolumeManagerConfig,
+        mounts: Arc<dyn MountPort>,
+        events: EventRecorder,
+        content: VolumeContent,
+    ) -> Self {
         let operations = PodOperations::new(config.operations_at_once);
         Self {
             inner: Arc::new(Inner {
                 config,
+                content,
                 mounts,
                 events,
                 operations,
@@ -130,10 +163,10 @@ impl VolumeManager {
             }
             let failure = match rejected.error.stage() {
                 FailureStage::Process => {
-                    VolumeFailure::NotProcessed { message: text_with_causes(&rejected.error) }
+                    VolumeFailure::NotProcessed { message: error_chain(&rejected.error) }
                 }
                 FailureStage::SetUp => {
-                    inner.set_up_failed(&reference, &rejected.name, &rejected.error.into())
+                    inner.set_up_failed(&reference, &rejected.name, &rejected.error.into(), 0).0
                 }
             };
             failures.insert(rejected.name, failure);
@@ -144,20 +177,62 @@ impl VolumeManager {
             .filter(|volume| !failures.contains_key(&volume.name))
             .cloned()
             .collect();
-        for (name, result) in inner.set_up(pod, &reference, due).await {
+        let SetUpResults { changes, by_volume } = inner.set_up(pod, &reference, due).await;
+        for (name, result) in by_volume {
             let failure = match result {
                 Some(Ok(())) => continue,
-                Some(Err(error)) => inner.set_up_failed(&reference, &name, &error),
+                Some(Err(error)) => inner.set_up_failed(&reference, &name, &error, changes).0,
                 None => VolumeFailure::TimedOut,
             };
             failures.insert(name, failure);
         }
         if failures.is_empty() {
+            let has_content =
+                |volume: &DesiredVolume| matches!(volume.source, VolumeSource::Content(_));
+            if desired.volumes.iter().any(has_content) {
+                inner.memory.keep_updated(&reference.uid, pod, Instant::now() + update_period());
+            }
             return Ok(inner.pod_volumes(&reference.uid, desired.volumes));
         }
         let error = EnsureVolumesError { pod: reference, failures };
         inner.report(&error);
         Err(error)
+    }
+
+    /// As [`VolumeManager::ensure_pod_volumes`], and waits for objects of the API that are missing:
+    /// tries again after each back-off, and at once when
+    /// [`VolumeManager::object_changed`] tells of a change, for up to 2 m 3 s. May be dropped at any
+    /// time.
+    ///
+    /// # Errors
+    /// When some volume is not ready for another reason, or not in time.
+    pub async fn wait_for_pod_volumes(
+        &self,
+        pod: &Arc<Pod>,
+    ) -> Result<PodVolumes, EnsureVolumesError> {
+        let deadline = Instant::now() + OPERATION_LIMIT;
+        let inner = &self.inner;
+        let changed = inner.memory.changed(&pod_ref(pod).uid);
+        loop {
+            let mut change = pin!(changed.notified());
+            // From here on no change goes unnoticed.
+            change.as_mut().enable();
+            let error = match self.ensure_pod_volumes(pod).await {
+                Ok(volumes) => return Ok(volumes),
+                Err(error) if error.awaits_object() => error,
+                Err(error) => return Err(error),
+            };
+            let retry_at = Instant::now() + error.retry_after().unwrap_or(VOLUME_RETRY_INITIAL);
+            if deadline <= retry_at {
+                if timeout_at(deadline, change).await.is_err() {
+                    let object = EventObject::Pod(error.pod.clone());
+                    inner.events.warning(object, FAILED_MOUNT, error.to_string());
+                    return Err(error);
+                }
+            } else {
+                let _ = timeout_at(retry_at, change).await;
+            }
+        }
     }
 
     /// Takes down all volumes of a pod and removes its directory. The caller vouches that the pod's
@@ -167,6 +242,8 @@ impl VolumeManager {
     /// With every step that failed; the rest is done. Try again to go on.
     pub async fn release_pod_volumes(&self, pod: &PodRef) -> Result<(), ReleaseVolumesError> {
         let inner = &self.inner;
+        // Before: whatever writes files from here on would write them into what has been removed.
+        inner.memory.stop_updates(&pod.uid);
         let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
         let uid = pod.uid.clone();
         let torn_down = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
@@ -219,7 +296,7 @@ impl VolumeManager {
         ended.map_err(|source| {
             let error = mount.error(source);
             // What the pod's owner gets to read leaves this out.
-            tracing::warn!(%pod, error = text_with_causes(&error), "Could not prepare a subPath");
+            tracing::warn!(%pod, error = error_chain(&error), "Could not prepare a subPath");
             error
         })?;
         Ok(path)
@@ -310,30 +387,48 @@ impl VolumeManager {
 }
 
 impl Inner {
-    /// Sets up what is due of `volumes`; of a volume that has no result its end was not awaited.
-    async fn set_up(
-        &self,
+    /// Sets up what is due of `volumes`.
+    pub(crate) async fn set_up(
+        self: &Arc<Self>,
         pod: &Arc<Pod>,
         reference: &PodRef,
         volumes: Vec<DesiredVolume>,
-    ) -> BTreeMap<String, Option<Result<(), SetUpError>>> {
-        let mut results: BTreeMap<String, Option<Result<(), SetUpError>>> =
+    ) -> SetUpResults {
+        let by_volume: BTreeMap<_, _> =
             volumes.iter().map(|volume| (volume.name.clone(), None)).collect();
+        let mut results = SetUpResults { changes: self.memory.changes(&reference.uid), by_volume };
         if volumes.is_empty() {
             return results;
         }
+        let deadline = Instant::now() + OPERATION_LIMIT;
         let progress = Progress::default();
+        let fs_group = fs_group(pod);
+        let shows_objects = volumes.iter().any(|v| matches!(v.source, VolumeSource::Content(_)));
+        let mut turn = None;
+        let mut payloads = Payloads::new();
+        if shows_objects {
+            let content_turn = self.memory.content_turn(&reference.uid);
+            let Ok(taken) = timeout_at(deadline, content_turn.lock_owned()).await else {
+                return results;
+            };
+            turn = Some(taken);
+            // What was missed while waiting for the turn is in what is read now.
+            results.changes = self.memory.changes(&reference.uid);
+            let gid = fs_group.as_ref().ok().copied().flatten().map(|group| group.gid);
+            payloads = self.payloads(pod, reference, &volumes, gid).await;
+        }
         let job = SetUpJob {
-            pod: pod.clone(),
+            inner: self.clone(),
+            fs_group: fs_group.map_err(|error| error_chain(&error)),
             reference: reference.clone(),
-            checked_host_paths: self.memory.checked_host_paths(&reference.uid),
             volumes: volumes.clone(),
-            paths: self.config.paths.clone(),
-            mounts: self.mounts.clone(),
+            payloads,
             progress: progress.clone(),
         };
+        let limit = deadline.saturating_duration_since(Instant::now());
         // Whether it ended or not, the progress tells how far it came.
-        let _ = self.operations.run(&reference.uid, OPERATION_LIMIT, move || job.run()).await;
+        let _ = self.operations.run(&reference.uid, limit, move || job.run()).await;
+        drop(turn);
         let done = std::mem::take(&mut *progress.lock().unwrap_or_else(PoisonError::into_inner));
         for volume in &volumes {
             if let Some(Ok(())) = done.get(&volume.name) {
@@ -341,7 +436,7 @@ impl Inner {
                 self.memory.succeeded(&reference.uid, &volume.name, is_host_path);
             }
         }
-        results.extend(done.into_iter().map(|(name, result)| (name, Some(result))));
+        results.by_volume.extend(done.into_iter().map(|(name, result)| (name, Some(result))));
         results
     }
 
@@ -349,19 +444,30 @@ impl Inner {
         self.memory
             .waiting(pod, Instant::now())
             .into_iter()
-            .map(|(volume, (retry_after, message))| {
-                (volume, VolumeFailure::SetUpFailed { message, retry_after })
+            .map(|(volume, failure)| {
+                let RecentFailure { remaining, message, awaits_object } = failure;
+                let retry_after = remaining;
+                (volume, VolumeFailure::SetUpFailed { message, retry_after, awaits_object })
             })
             .collect()
     }
 
-    fn set_up_failed(&self, pod: &PodRef, volume: &str, error: &SetUpError) -> VolumeFailure {
+    /// Tells of a failed set-up; returns it as users read it and how long it waits.
+    pub(crate) fn set_up_failed(
+        &self,
+        pod: &PodRef,
+        volume: &str,
+        error: &SetUpError,
+        changes: u64,
+    ) -> (VolumeFailure, Duration) {
         let message =
-            format!("MountVolume.SetUp failed for volume {volume:?} : {}", text_with_causes(error));
+            format!("MountVolume.SetUp failed for volume {volume:?} : {}", error_chain(error));
         self.events.warning(EventObject::Pod(pod.clone()), FAILED_MOUNT, message.clone());
         tracing::warn!(%pod, volume, "{message}");
-        let retry_after = self.memory.failed(&pod.uid, volume, &message, Instant::now());
-        VolumeFailure::SetUpFailed { message, retry_after }
+        let cause = cause_of(error, changes);
+        let retry_after = self.memory.failed(&pod.uid, volume, &message, cause, Instant::now());
+        let awaits_object = matches!(cause, Cause::Object { .. });
+        (VolumeFailure::SetUpFailed { message, retry_after, awaits_object }, retry_after)
     }
 
     /// Failed set-ups have their own events; the summary is for what has none.
@@ -378,13 +484,16 @@ impl Inner {
         let mounted = |volume: &DesiredVolume| {
             let plugin = volume.plugin();
             let host_path = match &volume.source {
-                VolumeSource::EmptyDir(_) => {
+                VolumeSource::EmptyDir(_) | VolumeSource::Content(_) => {
                     self.config.paths.pod_volume_dir(pod, plugin.name(), &volume.name)
                 }
                 VolumeSource::HostPath(host_path) => PathBuf::from(&host_path.path),
             };
-            let selinux_relabel = plugin == VolumePlugin::EmptyDir;
-            MountedVolume { host_path, read_only: false, plugin, selinux_relabel }
+            let selinux_relabel = plugin != VolumePlugin::HostPath;
+            // Files that the kubelet keeps as they should be are nobody else's to write
+            // (CVE-2017-1002102).
+            let read_only = matches!(volume.source, VolumeSource::Content(_));
+            MountedVolume { host_path, read_only, plugin, selinux_relabel }
         };
         PodVolumes {
             by_name: volumes
@@ -398,24 +507,38 @@ impl Inner {
     }
 }
 
-/// The blocking part of [`VolumeManager::ensure_pod_volumes`].
+/// `fsGroup` of a pod with its policy.
+fn fs_group(pod: &Pod) -> Result<Option<FsGroup>, SetUpError> {
+    let Some(context) = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()) else {
+        return Ok(None);
+    };
+    let Some(fs_group) = context.fs_group else { return Ok(None) };
+    let gid = u32::try_from(fs_group).map_err(|_| SetUpError::FsGroup { fs_group })?;
+    let policy = FsGroupChangePolicy::parse(context.fs_group_change_policy.as_deref());
+    Ok(Some(FsGroup { gid, policy }))
+}
+
+/// The blocking part of [`Inner::set_up`].
 struct SetUpJob {
-    pod: Arc<Pod>,
+    inner: Arc<Inner>,
     reference: PodRef,
-    checked_host_paths: std::collections::BTreeSet<String>,
     volumes: Vec<DesiredVolume>,
-    paths: NodePaths,
-    mounts: Arc<dyn MountPort>,
+    payloads: Payloads,
+    fs_group: Result<Option<FsGroup>, String>,
     progress: Progress,
 }
 
 impl SetUpJob {
-    fn run(self) {
+    fn run(mut self) {
+        if !self.inner.memory.may_update(&self.reference.uid) {
+            // Everything has been taken down since this was ordered.
+            return;
+        }
         let (directory, actions) = match self.plan() {
             Ok(planned) => planned,
             Err(error) => {
                 // One reason for all of them, and the volumes do not share its cause.
-                let message = text_with_causes(&error);
+                let message = error_chain(&error);
                 for volume in &self.volumes {
                     let error = SetUpError::Preparation { message: message.clone() };
                     self.finish(&volume.name, Err(error));
@@ -434,11 +557,12 @@ impl SetUpJob {
 
     /// Reports what is in place already, and returns what is to be set up.
     fn plan(&self) -> Result<(PodDirectory, Vec<DesiredVolume>), SetUpError> {
-        create_private_directories(&self.paths.pods_dir())?;
-        let directory = PodDirectory::locate(&self.paths, &self.reference.uid)?;
+        let Inner { config, mounts, memory, .. } = &*self.inner;
+        create_private_directories(&config.paths.pods_dir())?;
+        let directory = PodDirectory::locate(&config.paths, &self.reference.uid)?;
         create_private_directories(&directory.volumes())?;
-        let mut observed = observe(&*self.mounts, &directory)?;
-        observed.checked_host_paths.clone_from(&self.checked_host_paths);
+        let mut observed = observe(&**mounts, &directory)?;
+        observed.checked_host_paths = memory.checked_host_paths(&self.reference.uid);
         let plan = plan_volumes(&self.volumes, &observed, ContainerPresence::MayRun);
         for volume in plan.in_place {
             self.finish(&volume.name, Ok(()));
@@ -447,31 +571,36 @@ impl SetUpJob {
             VolumeAction::SetUp(volume) => Some(volume),
             // While containers may run, no plan takes anything down.
             VolumeAction::RemoveSubPath(_)
-            | VolumeAction::TearDownEmptyDir { .. }
+            | VolumeAction::TearDownDirectory { .. }
             | VolumeAction::RemoveEmptyDirectory { .. } => None,
         });
         Ok((directory, due.collect()))
     }
 
-    fn set_up(&self, directory: &PodDirectory, volume: &DesiredVolume) -> Result<(), SetUpError> {
+    fn set_up(
+        &mut self,
+        directory: &PodDirectory,
+        volume: &DesiredVolume,
+    ) -> Result<(), SetUpError> {
+        let mounts = &*self.inner.mounts;
+        let fs_group =
+            || self.fs_group.clone().map_err(|message| SetUpError::Preparation { message });
         match &volume.source {
             VolumeSource::EmptyDir(empty_dir) => {
-                let fs_group = self.fs_group()?;
-                set_up_empty_dir(&*self.mounts, directory, &volume.name, empty_dir, fs_group)
+                set_up_empty_dir(mounts, directory, &volume.name, empty_dir, fs_group()?)
             }
             VolumeSource::HostPath(host_path) => set_up_host_path(host_path),
+            VolumeSource::Content(content) => {
+                fs_group()?;
+                let Some(payload) = self.payloads.remove(&volume.name) else {
+                    let message = "what its files should be was not read".to_owned();
+                    return Err(SetUpError::Preparation { message });
+                };
+                let now = self.inner.content.clock.now();
+                let content = ContentToSetUp { name: &volume.name, volume: content, payload, now };
+                set_up_content(mounts, directory, content)
+            }
         }
-    }
-
-    fn fs_group(&self) -> Result<Option<FsGroup>, SetUpError> {
-        let Some(context) = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref())
-        else {
-            return Ok(None);
-        };
-        let Some(fs_group) = context.fs_group else { return Ok(None) };
-        let gid = u32::try_from(fs_group).map_err(|_| SetUpError::FsGroup { fs_group })?;
-        let policy = FsGroupChangePolicy::parse(context.fs_group_change_policy.as_deref());
-        Ok(Some(FsGroup { gid, policy }))
     }
 
     fn finish(&self, volume: &str, result: Result<(), SetUpError>) {

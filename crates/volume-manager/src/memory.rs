@@ -1,15 +1,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::PodUid;
 use rubelet_volume_plan::{VOLUME_RETRY_INITIAL, compute_next_retry_delay};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
 /// What is remembered between calls. All of it may be lost: then a hostPath is checked once more,
 /// and a failing volume is tried once more than it had to be.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<HashMap<PodUid, PodMemory>>);
+pub(crate) struct Memory {
+    pods: Mutex<HashMap<PodUid, PodMemory>>,
+    /// Some pod's files have to be looked at sooner than was known.
+    due_changed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct PodMemory {
@@ -17,6 +23,24 @@ struct PodMemory {
     failures: BTreeMap<String, Failure>,
     /// How long the pod's release waited after its last failure.
     release_delay: Option<Duration>,
+    /// Counts the changes of objects that the pod refers to.
+    changes: u64,
+    changed: Arc<Notify>,
+    /// Whoever reads objects to write files holds it, so that what was read first is written first.
+    content_turn: Arc<AsyncMutex<()>>,
+    updates: Updates,
+}
+
+/// Whether the files of a pod's volumes are kept as the API has them.
+#[derive(Debug, Default)]
+enum Updates {
+    /// Its volumes have not been set up, or have no such files.
+    #[default]
+    None,
+    /// They are, and are looked at again at `next`.
+    Kept { pod: Arc<Pod>, next: Instant, in_flight: bool },
+    /// The pod is on its way out.
+    Stopped,
 }
 
 #[derive(Debug)]
@@ -24,6 +48,25 @@ struct Failure {
     delay: Duration,
     until: Instant,
     message: String,
+    awaits_object: bool,
+}
+
+/// A failure of a moment ago.
+#[derive(Debug)]
+pub(crate) struct RecentFailure {
+    pub(crate) remaining: Duration,
+    pub(crate) message: String,
+    pub(crate) awaits_object: bool,
+}
+
+/// How a failure came about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// An object of the API is missing or wrong. Carries how many changes had been seen when the
+    /// objects were read ([`Memory::changes`]).
+    Object { changes: u64 },
+    /// Something else.
+    Other,
 }
 
 impl Memory {
@@ -54,20 +97,28 @@ impl Memory {
         }
     }
 
-    /// A volume's set-up failed; returns how long it waits.
+    /// A volume's set-up failed; returns how long it waits. It does not wait if the objects have
+    /// changed since they were read.
     pub(crate) fn failed(
         &self,
         pod: &PodUid,
         volume: &str,
         message: &str,
+        cause: Cause,
         now: Instant,
     ) -> Duration {
         let mut pods = self.lock();
-        let failures = &mut pods.entry(pod.clone()).or_default().failures;
-        let delay = compute_next_retry_delay(failures.get(volume).map(|failure| failure.delay));
-        let failure = Failure { delay, until: now + delay, message: message.to_owned() };
-        failures.insert(volume.to_owned(), failure);
-        delay
+        let pod = pods.entry(pod.clone()).or_default();
+        let awaits_object = matches!(cause, Cause::Object { .. });
+        let delay = compute_next_retry_delay(pod.failures.get(volume).map(|failure| failure.delay));
+        let wait = match cause {
+            Cause::Object { changes } if changes != pod.changes => Duration::ZERO,
+            Cause::Object { .. } | Cause::Other => delay,
+        };
+        let message = message.to_owned();
+        let failure = Failure { delay, until: now + wait, message, awaits_object };
+        pod.failures.insert(volume.to_owned(), failure);
+        wait
     }
 
     /// The release of the pod failed; returns how long it should wait. A pod that is not known is
@@ -80,25 +131,133 @@ impl Memory {
         delay
     }
 
-    /// Volumes that failed so recently that they are not tried again: how long they still wait,
-    /// and the message of the failure.
-    pub(crate) fn waiting(
-        &self,
-        pod: &PodUid,
-        now: Instant,
-    ) -> BTreeMap<String, (Duration, String)> {
+    /// Volumes that failed so recently that they are not tried again.
+    pub(crate) fn waiting(&self, pod: &PodUid, now: Instant) -> BTreeMap<String, RecentFailure> {
         let pods = self.lock();
         let failures = pods.get(pod).map(|pod| &pod.failures).into_iter().flatten();
         failures
             .filter(|(_, failure)| failure.until > now)
             .map(|(volume, failure)| {
-                let remaining = failure.until.duration_since(now);
-                (volume.clone(), (remaining, failure.message.clone()))
+                let failure = RecentFailure {
+                    remaining: failure.until.duration_since(now),
+                    message: failure.message.clone(),
+                    awaits_object: failure.awaits_object,
+                };
+                (volume.clone(), failure)
             })
             .collect()
     }
 
+    /// How often an object that the pod refers to has changed.
+    pub(crate) fn changes(&self, pod: &PodUid) -> u64 {
+        self.lock().get(pod).map_or(0, |pod| pod.changes)
+    }
+
+    /// Wakes when an object that the pod refers to changes.
+    pub(crate) fn changed(&self, pod: &PodUid) -> Arc<Notify> {
+        self.lock().entry(pod.clone()).or_default().changed.clone()
+    }
+
+    pub(crate) fn content_turn(&self, pod: &PodUid) -> Arc<AsyncMutex<()>> {
+        self.lock().entry(pod.clone()).or_default().content_turn.clone()
+    }
+
+    /// An object that the pod refers to has changed: what waits for one is tried at once, and its
+    /// files are looked at again.
+    pub(crate) fn object_changed(&self, pod: &PodUid, now: Instant) {
+        let mut pods = self.lock();
+        let Some(pod) = pods.get_mut(pod) else { return };
+        pod.changes += 1;
+        for failure in pod.failures.values_mut().filter(|failure| failure.awaits_object) {
+            failure.until = now;
+        }
+        pod.changed.notify_waiters();
+        if let Updates::Kept { next, .. } = &mut pod.updates {
+            *next = now;
+            self.due_changed.notify_one();
+        }
+    }
+
+    /// The pod's files were written, and are looked at again at `next`.
+    pub(crate) fn keep_updated(&self, uid: &PodUid, pod: &Arc<Pod>, next: Instant) {
+        let mut pods = self.lock();
+        let Some(memory) = pods.get_mut(uid) else { return };
+        if matches!(memory.updates, Updates::None) {
+            memory.updates = Updates::Kept { pod: pod.clone(), next, in_flight: false };
+            self.due_changed.notify_one();
+        }
+    }
+
+    /// The pod may tell something new about itself.
+    pub(crate) fn update_pod(&self, uid: &PodUid, new: &Arc<Pod>, now: Instant) {
+        let mut pods = self.lock();
+        let Some(Updates::Kept { pod, next, .. }) = pods.get_mut(uid).map(|pod| &mut pod.updates)
+        else {
+            return;
+        };
+        if Arc::ptr_eq(pod, new) {
+            return;
+        }
+        let told = |pod: &Pod| (pod.metadata.labels.clone(), pod.metadata.annotations.clone());
+        if told(pod) != told(new) || pod.spec != new.spec {
+            *next = now;
+            self.due_changed.notify_one();
+        }
+        *pod = new.clone();
+    }
+
+    /// The pod's files stay as they are from now on.
+    pub(crate) fn stop_updates(&self, uid: &PodUid) {
+        if let Some(pod) = self.lock().get_mut(uid) {
+            pod.updates = Updates::Stopped;
+        }
+    }
+
+    /// The pod's files may be written.
+    pub(crate) fn may_update(&self, uid: &PodUid) -> bool {
+        let pods = self.lock();
+        pods.get(uid).is_some_and(|pod| !matches!(pod.updates, Updates::Stopped))
+    }
+
+    /// Takes the pods whose files are due, and tells when the next ones are.
+    pub(crate) fn take_due(&self, now: Instant) -> (Vec<(PodUid, Arc<Pod>)>, Option<Instant>) {
+        let (mut due, mut earliest) = (Vec::new(), None::<Instant>);
+        for (uid, memory) in self.lock().iter_mut() {
+            let Updates::Kept { pod, next, in_flight } = &mut memory.updates else { continue };
+            if *in_flight {
+                continue;
+            }
+            if *next <= now {
+                *in_flight = true;
+                // What changes from here on makes it due anew.
+                *next = Instant::now() + FAR_AWAY;
+                due.push((uid.clone(), pod.clone()));
+            } else {
+                earliest = Some(earliest.map_or(*next, |earliest| earliest.min(*next)));
+            }
+        }
+        (due, earliest)
+    }
+
+    /// The pod's files were looked at, and are so again at `at` at the latest.
+    pub(crate) fn updated(&self, uid: &PodUid, at: Instant) {
+        if let Some(Updates::Kept { next, in_flight, .. }) =
+            self.lock().get_mut(uid).map(|pod| &mut pod.updates)
+        {
+            *in_flight = false;
+            *next = (*next).min(at);
+        }
+    }
+
+    /// Waits until some pod's files are due sooner than was told.
+    pub(crate) async fn due_changed(&self) {
+        self.due_changed.notified().await;
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, PodMemory>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Later than any moment at which files are looked at.
+const FAR_AWAY: Duration = Duration::from_secs(86_400);

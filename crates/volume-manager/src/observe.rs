@@ -9,6 +9,7 @@ use rubelet_volume_plan::{
     MountedFilesystem, ObservedPodVolumes, ObservedSubPath, ObservedVolume, VolumePlugin,
 };
 
+use crate::content::WRAPPED_PREFIX;
 use crate::port::{MountPoint, MountPort};
 
 /// What is there could not be found out.
@@ -49,7 +50,7 @@ impl ObserveError {
 /// Name of the file that marks an emptyDir as completely set up.
 pub(crate) const READY_MARKER: &str = "ready";
 const SUB_PATHS: &str = "volume-subpaths";
-/// What the name of an emptyDir begins with while its contents are being deleted. No volume can be
+/// What the name of a volume's directory begins with while its contents are being deleted. No volume can be
 /// called so.
 const DELETING_PREFIX: &str = "deleting~";
 
@@ -88,9 +89,9 @@ impl PodDirectory {
         self.volume(VolumePlugin::EmptyDir.directory_name(), name)
     }
 
-    /// Where the contents of an emptyDir are while they are being deleted.
-    pub(crate) fn deleting_empty_dir(&self, name: &str) -> PathBuf {
-        self.empty_dir(&format!("{DELETING_PREFIX}{name}"))
+    /// Where the contents of a volume's directory are while they are being deleted.
+    pub(crate) fn deleting_volume(&self, plugin_directory: &str, name: &str) -> PathBuf {
+        self.volume(plugin_directory, &format!("{DELETING_PREFIX}{name}"))
     }
 
     fn empty_dir_markers(&self) -> PathBuf {
@@ -188,9 +189,14 @@ pub(crate) fn observe_sub_paths(pod: &PodDirectory) -> Result<Vec<ObservedSubPat
     Ok(sub_paths)
 }
 
+/// EmptyDirs that are marked as complete. Markers of directories that other volumes wrap say
+/// nothing: their files are looked at each time.
 fn ready_empty_dirs(pod: &PodDirectory) -> Result<BTreeSet<String>, ObserveError> {
     let mut ready = BTreeSet::new();
     for name in list(&pod.empty_dir_markers())? {
+        if name.starts_with(WRAPPED_PREFIX) {
+            continue;
+        }
         if list(&pod.empty_dir_marker(&name))?.iter().any(|file| file == READY_MARKER) {
             ready.insert(name);
         }

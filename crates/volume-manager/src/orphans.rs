@@ -4,11 +4,11 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rubelet_types::{EventObject, EventRecorder, NodePaths, PodUid};
+use rubelet_types::{EventObject, EventRecorder, NodePaths, PodUid, error_chain};
 use rubelet_volume_plan::{ContainerPresence, ObservedPodVolumes, plan_volumes};
 use tokio::time::Instant;
 
-use crate::error::{TearDownError, text_with_causes};
+use crate::error::TearDownError;
 use crate::observe::{ObserveError, PodDirectory, list, mounts_beneath, observe};
 use crate::port::MountPort;
 use crate::tear_down::tear_down_observed;
@@ -127,6 +127,6 @@ impl OrphanLog {
 }
 
 fn describe(left: &LeftOrphan) -> String {
-    let reasons: Vec<String> = left.failures.iter().map(text_with_causes).collect();
+    let reasons: Vec<String> = left.failures.iter().map(|failure| error_chain(failure)).collect();
     format!("orphaned pod {:?} found, but {}", left.uid.as_str(), reasons.join("; "))
 }

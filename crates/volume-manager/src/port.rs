@@ -1,6 +1,12 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use rubelet_types::Fetched;
+use rubelet_volume_plan::{TokenOutcome, TokenSpec};
 
 /// One entry of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,4 +75,26 @@ pub trait MountPort: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// What the kernel says, or that there is content. What is gone is success.
     fn remove_empty_tree(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What the volume manager needs from the API server. An answer that is late is as good as none, so
+/// each should come within seconds.
+pub trait ContentPort: fmt::Debug + Send + Sync + 'static {
+    /// The ConfigMap `name` of `namespace`, not older than the pod that asks for it.
+    fn config_map<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Fetched<Arc<ConfigMap>>>;
+
+    /// The Secret `name` of `namespace`, not older than the pod that asks for it.
+    fn secret<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Fetched<Arc<Secret>>>;
+
+    /// A token of the pod's service account that is bound to the pod. It is asked for again and
+    /// again, and should be the same until it has to be renewed.
+    fn token<'a>(&'a self, pod: &'a Pod, token: &'a TokenSpec) -> BoxFuture<'a, TokenOutcome>;
 }

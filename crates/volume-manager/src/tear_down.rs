@@ -6,9 +6,11 @@ use std::io;
 use std::path::Path;
 
 use rubelet_volume_plan::{
-    ContainerPresence, ObservedPodVolumes, ObservedSubPath, VolumeAction, plan_volumes,
+    ContainerPresence, ObservedPodVolumes, ObservedSubPath, VolumeAction, VolumePlugin,
+    plan_volumes,
 };
 
+use crate::content::WRAPPED_PREFIX;
 use crate::error::TearDownError;
 use crate::observe::{PodDirectory, list, mounts_beneath, observe, observe_sub_paths};
 use crate::port::MountPort;
@@ -52,7 +54,9 @@ fn apply_tear_down(
 ) -> Result<(), TearDownError> {
     match action {
         VolumeAction::RemoveSubPath(sub_path) => remove_sub_path(mounts, pod, sub_path),
-        VolumeAction::TearDownEmptyDir { name } => tear_down_empty_dir(mounts, pod, name),
+        VolumeAction::TearDownDirectory { plugin, name } => {
+            tear_down_directory(mounts, pod, *plugin, name)
+        }
         VolumeAction::RemoveEmptyDirectory { plugin_directory, name } => {
             remove_left_over(mounts, &pod.volume(plugin_directory, name))
         }
@@ -82,15 +86,22 @@ pub(crate) fn remove_sub_path(
     Ok(())
 }
 
-fn tear_down_empty_dir(
+fn tear_down_directory(
     mounts: &dyn MountPort,
     pod: &PodDirectory,
+    plugin: VolumePlugin,
     name: &str,
 ) -> Result<(), TearDownError> {
     if observe_sub_paths(pod)?.iter().any(|sub_path| sub_path.volume == name) {
         return Err(TearDownError::SubPathsRemain { volume: name.to_owned() });
     }
-    let (path, deleting) = (pod.empty_dir(name), pod.deleting_empty_dir(name));
+    let plugin_directory = plugin.directory_name();
+    let path = pod.volume(plugin_directory, name);
+    let deleting = pod.deleting_volume(plugin_directory, name);
+    let marker = match plugin {
+        VolumePlugin::EmptyDir => pod.empty_dir_marker(name),
+        _ => pod.empty_dir_marker(&format!("{WRAPPED_PREFIX}{name}")),
+    };
     unmount_all_at(mounts, &path)?;
     refuse_mounts_beneath(mounts, &path)?;
     remove_tree(mounts, &deleting)?;
@@ -101,7 +112,7 @@ fn tear_down_empty_dir(
         }
         _ => {}
     }
-    remove_tree(mounts, &pod.empty_dir_marker(name))?;
+    remove_tree(mounts, &marker)?;
     remove_tree(mounts, &deleting)
 }
 

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use rubelet_types::{NodePaths, UnsafePathElement, containers};
 
-use crate::{EmptyDirVolume, HostPathVolume, VolumePlugin};
+use crate::{ContentVolume, EmptyDirVolume, HostPathVolume, VolumePlugin};
 
 /// One volume that the pod's containers need.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,9 +17,10 @@ pub struct DesiredVolume {
 impl DesiredVolume {
     /// The plugin that sets it up.
     pub fn plugin(&self) -> VolumePlugin {
-        match self.source {
+        match &self.source {
             VolumeSource::EmptyDir(_) => VolumePlugin::EmptyDir,
             VolumeSource::HostPath(_) => VolumePlugin::HostPath,
+            VolumeSource::Content(content) => content.plugin,
         }
     }
 }
@@ -31,6 +32,8 @@ pub enum VolumeSource {
     EmptyDir(EmptyDirVolume),
     /// A path of the node.
     HostPath(HostPathVolume),
+    /// Files that the kubelet writes.
+    Content(ContentVolume),
 }
 
 /// When in a volume's life an error of its spec shows: it decides how users read about it.
@@ -104,6 +107,20 @@ pub enum VolumeSpecError {
         /// The type.
         path_type: String,
     },
+    /// A source of a projected volume behind a feature gate that is off.
+    #[error("projected source {source_kind} needs the feature gate {gate}, which is off")]
+    ProjectionGate {
+        /// The source.
+        source_kind: &'static str,
+        /// The gate.
+        gate: &'static str,
+    },
+    /// Another volume is mounted within this one, at a place that cannot be made.
+    #[error("invalid container mount point {path}")]
+    NestedMountPoint {
+        /// The place, relative to the volume.
+        path: String,
+    },
 }
 
 impl VolumeSpecError {
@@ -116,7 +133,9 @@ impl VolumeSpecError {
             | Self::HugePagesNotRequested { .. }
             | Self::SeveralHugePageSizes { .. }
             | Self::HostPathBacksteps { .. }
-            | Self::HostPathType { .. } => FailureStage::SetUp,
+            | Self::HostPathType { .. }
+            | Self::ProjectionGate { .. }
+            | Self::NestedMountPoint { .. } => FailureStage::SetUp,
         }
     }
 }
@@ -187,6 +206,9 @@ fn source_of(
         return EmptyDirVolume::from_spec(source, pod, allocatable_memory)
             .map(VolumeSource::EmptyDir);
     }
+    if let Some(content) = content_of(volume, pod, allocatable_memory)? {
+        return content.in_pod(pod, &volume.name).map(VolumeSource::Content);
+    }
     match other_kind(volume) {
         Some(kind) => Err(VolumeSpecError::Kind { volume: volume.name.clone(), kind }),
         // API defaulting turns a volume without a source into an emptyDir.
@@ -197,7 +219,26 @@ fn source_of(
     }
 }
 
-/// The field that is set in a volume's source, apart from emptyDir and hostPath. The pattern is
+fn content_of(
+    volume: &Volume,
+    pod: &Pod,
+    allocatable_memory: Option<u64>,
+) -> Result<Option<ContentVolume>, VolumeSpecError> {
+    let memory = || EmptyDirVolume::in_memory(pod, allocatable_memory);
+    Ok(Some(if let Some(source) = &volume.config_map {
+        ContentVolume::config_map(source)
+    } else if let Some(source) = &volume.secret {
+        ContentVolume::secret(source, memory())
+    } else if let Some(source) = &volume.downward_api {
+        ContentVolume::downward_api(source, memory())
+    } else if let Some(source) = &volume.projected {
+        ContentVolume::projected(source, memory())?
+    } else {
+        return Ok(None);
+    }))
+}
+
+/// The field that is set in a volume's source, apart from those that are set up here. The pattern is
 /// exhaustive so that a kind which appears in the API cannot pass for an emptyDir.
 fn other_kind(volume: &Volume) -> Option<&'static str> {
     let Volume {
@@ -209,9 +250,9 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         azure_file,
         cephfs,
         cinder,
-        config_map,
+        config_map: _,
         csi,
-        downward_api,
+        downward_api: _,
         ephemeral,
         fc,
         flex_volume,
@@ -225,11 +266,11 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         persistent_volume_claim,
         photon_persistent_disk,
         portworx_volume,
-        projected,
+        projected: _,
         quobyte,
         rbd,
         scale_io,
-        secret,
+        secret: _,
         storageos,
         vsphere_volume,
     } = volume;
@@ -239,9 +280,7 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         (azure_file.is_some(), "azureFile"),
         (cephfs.is_some(), "cephfs"),
         (cinder.is_some(), "cinder"),
-        (config_map.is_some(), "configMap"),
         (csi.is_some(), "csi"),
-        (downward_api.is_some(), "downwardAPI"),
         (ephemeral.is_some(), "ephemeral"),
         (fc.is_some(), "fc"),
         (flex_volume.is_some(), "flexVolume"),
@@ -255,11 +294,9 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         (persistent_volume_claim.is_some(), "persistentVolumeClaim"),
         (photon_persistent_disk.is_some(), "photonPersistentDisk"),
         (portworx_volume.is_some(), "portworxVolume"),
-        (projected.is_some(), "projected"),
         (quobyte.is_some(), "quobyte"),
         (rbd.is_some(), "rbd"),
         (scale_io.is_some(), "scaleIO"),
-        (secret.is_some(), "secret"),
         (storageos.is_some(), "storageos"),
         (vsphere_volume.is_some(), "vsphereVolume"),
     ]
@@ -309,10 +346,10 @@ mod tests {
     fn what_cannot_be_set_up_is_rejected_in_words_users_know() {
         for (volume, stage, message) in [
             (
-                json!({"name": "v", "configMap": {"name": "x"}}),
+                json!({"name": "v", "glusterfs": {"endpoints": "e", "path": "p"}}),
                 FailureStage::Process,
                 "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin \
-                 matched: configMap",
+                 matched: glusterfs",
             ),
             (
                 json!({"name": "other"}),
@@ -328,6 +365,13 @@ mod tests {
                 json!({"name": "v", "hostPath": {"path": "/a", "type": "Pipe"}}),
                 FailureStage::SetUp,
                 "Pipe is an invalid volume type",
+            ),
+            (
+                json!({"name": "v", "projected": {"sources": [
+                    {"clusterTrustBundle": {"path": "ca.pem"}}]}}),
+                FailureStage::SetUp,
+                "projected source clusterTrustBundle needs the feature gate \
+                 ClusterTrustBundleProjection, which is off",
             ),
             (
                 json!({"name": "v", "emptyDir": {"medium": "Tape"}}),

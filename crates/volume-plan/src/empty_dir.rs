@@ -65,6 +65,13 @@ impl EmptyDirVolume {
         };
         Ok(Self { medium, size_limit })
     }
+
+    /// The medium of a memory volume that has no limit of its own.
+    pub(crate) fn in_memory(pod: &Pod, allocatable_memory: Option<u64>) -> EmptyDirMedium {
+        EmptyDirMedium::Memory {
+            size_bytes: compute_tmpfs_size(None, pod_memory_limit(pod), allocatable_memory),
+        }
+    }
 }
 
 /// The smallest of those bounds that are known and positive.

@@ -65,8 +65,11 @@ pub enum VolumeAction {
     SetUp(DesiredVolume),
     /// Unmount a sub-path and remove its mount point, which holds no data of its own.
     RemoveSubPath(ObservedSubPath),
-    /// Unmount an emptyDir and delete its contents. Only after all its sub-paths are removed.
-    TearDownEmptyDir {
+    /// Unmount the directory of a volume that lives and dies with its pod, and delete its contents.
+    /// Only after all its sub-paths are removed.
+    TearDownDirectory {
+        /// The plugin.
+        plugin: VolumePlugin,
         /// The volume.
         name: String,
     },
@@ -137,6 +140,8 @@ fn is_in_place(volume: &DesiredVolume, observed: &ObservedPodVolumes) -> bool {
         VolumeSource::HostPath(HostPathVolume { .. }) => {
             observed.checked_host_paths.contains(&volume.name)
         }
+        // Whether its files are right shows when they are compared, which is what setting it up does.
+        VolumeSource::Content(_) => false,
     }
 }
 
@@ -161,9 +166,13 @@ fn plan_tear_down(observed: &ObservedPodVolumes) -> VolumePlan {
     for found in &observed.volumes {
         let name = found.name.clone();
         match VolumePlugin::from_directory_name(&found.plugin_directory) {
-            Some(VolumePlugin::EmptyDir) => {
-                plan.actions.push(VolumeAction::TearDownEmptyDir { name })
-            }
+            Some(
+                plugin @ (VolumePlugin::EmptyDir
+                | VolumePlugin::ConfigMap
+                | VolumePlugin::Secret
+                | VolumePlugin::DownwardApi
+                | VolumePlugin::Projected),
+            ) => plan.actions.push(VolumeAction::TearDownDirectory { plugin, name }),
             Some(VolumePlugin::HostPath) | None if found.mounted.is_none() => {
                 plan.actions.push(VolumeAction::RemoveEmptyDirectory {
                     plugin_directory: found.plugin_directory.clone(),
@@ -228,6 +237,10 @@ mod tests {
         }
     }
 
+    fn tear_down(plugin: VolumePlugin, name: &str) -> VolumeAction {
+        VolumeAction::TearDownDirectory { plugin, name: name.to_owned() }
+    }
+
     const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 
     #[test]
@@ -289,6 +302,7 @@ mod tests {
             volumes: vec![
                 found(EMPTY_DIR, "a", None, true),
                 found(EMPTY_DIR, "b", Some("tmpfs"), true),
+                found("kubernetes.io~secret", "s", Some("tmpfs"), false),
                 found("kubernetes.io~csi", "pv", Some("ext4"), false),
                 found("kubernetes.io~csi", "left-over", None, false),
             ],
@@ -300,8 +314,9 @@ mod tests {
             plan.actions,
             [
                 VolumeAction::RemoveSubPath(sub_path("a")),
-                VolumeAction::TearDownEmptyDir { name: "a".to_owned() },
-                VolumeAction::TearDownEmptyDir { name: "b".to_owned() },
+                tear_down(VolumePlugin::EmptyDir, "a"),
+                tear_down(VolumePlugin::EmptyDir, "b"),
+                tear_down(VolumePlugin::Secret, "s"),
                 VolumeAction::RemoveEmptyDirectory {
                     plugin_directory: "kubernetes.io~csi".to_owned(),
                     name: "left-over".to_owned(),

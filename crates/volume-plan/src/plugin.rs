@@ -6,14 +6,35 @@ pub enum VolumePlugin {
     EmptyDir,
     /// A path of the node. It has no directory of its own, and nothing of it is ever changed.
     HostPath,
+    /// Files of a ConfigMap, on disk.
+    ConfigMap,
+    /// Files of a Secret, in memory.
+    Secret,
+    /// Files that tell a pod about itself, in memory.
+    DownwardApi,
+    /// Files from several sources, in memory.
+    Projected,
 }
 
 impl VolumePlugin {
+    const ALL: [Self; 6] = [
+        Self::EmptyDir,
+        Self::HostPath,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::DownwardApi,
+        Self::Projected,
+    ];
+
     /// The plugin's name, such as `kubernetes.io/empty-dir`.
     pub fn name(self) -> &'static str {
         match self {
             Self::EmptyDir => "kubernetes.io/empty-dir",
             Self::HostPath => "kubernetes.io/host-path",
+            Self::ConfigMap => "kubernetes.io/configmap",
+            Self::Secret => "kubernetes.io/secret",
+            Self::DownwardApi => "kubernetes.io/downward-api",
+            Self::Projected => "kubernetes.io/projected",
         }
     }
 
@@ -22,14 +43,16 @@ impl VolumePlugin {
         match self {
             Self::EmptyDir => "kubernetes.io~empty-dir",
             Self::HostPath => "kubernetes.io~host-path",
+            Self::ConfigMap => "kubernetes.io~configmap",
+            Self::Secret => "kubernetes.io~secret",
+            Self::DownwardApi => "kubernetes.io~downward-api",
+            Self::Projected => "kubernetes.io~projected",
         }
     }
 
     /// The plugin whose directory has this name; none for a plugin that is not known here.
     pub fn from_directory_name(directory_name: &str) -> Option<Self> {
-        [Self::EmptyDir, Self::HostPath]
-            .into_iter()
-            .find(|plugin| plugin.directory_name() == directory_name)
+        Self::ALL.into_iter().find(|plugin| plugin.directory_name() == directory_name)
     }
 }
 
@@ -39,7 +62,7 @@ mod tests {
 
     #[test]
     fn directory_names_are_names_with_tildes() {
-        for plugin in [VolumePlugin::EmptyDir, VolumePlugin::HostPath] {
+        for plugin in VolumePlugin::ALL {
             assert_eq!(plugin.directory_name(), plugin.name().replace('/', "~"));
             assert_eq!(VolumePlugin::from_directory_name(plugin.directory_name()), Some(plugin));
         }

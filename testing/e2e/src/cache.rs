@@ -1,61 +1,9 @@
-//! Where built tools and images are kept, and which of them a runtime needs.
+//! Which tools and images of the cache a runtime needs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-
-/// The directory outside the checkout that keeps what is expensive to make.
-#[derive(Debug, Clone)]
-pub struct Cache {
-    root: PathBuf,
-}
-
-impl Cache {
-    /// `$RUBELET_CACHE`, else `rubelet` in the user's cache directory.
-    ///
-    /// # Errors
-    /// When neither the variable nor a home directory is set, or the path is not absolute.
-    pub fn from_environment() -> anyhow::Result<Self> {
-        let root = match std::env::var_os("RUBELET_CACHE") {
-            Some(root) => PathBuf::from(root),
-            None => match std::env::var_os("XDG_CACHE_HOME") {
-                Some(caches) => PathBuf::from(caches).join("rubelet"),
-                None => PathBuf::from(
-                    std::env::var_os("HOME").context("neither RUBELET_CACHE nor HOME is set")?,
-                )
-                .join(".cache/rubelet"),
-            },
-        };
-        anyhow::ensure!(root.is_absolute(), "the cache {} is no absolute path", root.display());
-        Ok(Self { root })
-    }
-
-    /// The cache itself.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Tools built by us: containerd, its shim, ctr, runc, crictl.
-    pub fn bin(&self) -> PathBuf {
-        self.root.join("bin")
-    }
-
-    /// CNI plugins built by us.
-    pub fn cni(&self) -> PathBuf {
-        self.root.join("cni")
-    }
-
-    /// Image archives.
-    pub fn images(&self) -> PathBuf {
-        self.root.join("images")
-    }
-
-    /// One directory for each runtime that runs now: state, sockets, logs.
-    pub fn run(&self) -> PathBuf {
-        self.root.join("run")
-    }
-}
+pub use rubelet_test_bed::{Cache, Missing};
 
 /// Which containerd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,24 +33,6 @@ impl fmt::Display for RuntimeKind {
         f.write_str(self.name())
     }
 }
-
-/// Files that are not there, and how to get them.
-#[derive(Debug, Clone)]
-pub struct Missing {
-    /// What was looked for.
-    pub files: Vec<PathBuf>,
-    /// What to do about it.
-    pub remedy: &'static str,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        write!(f, "missing: {}; {}", files.join(", "), self.remedy)
-    }
-}
-
-impl std::error::Error for Missing {}
 
 /// The executables of one runtime.
 #[derive(Debug, Clone)]
@@ -180,7 +110,7 @@ mod tests {
 
     #[test]
     fn everything_that_is_missing_is_said_at_once() {
-        let cache = Cache { root: PathBuf::from("/nowhere/rubelet") };
+        let cache = Cache::at(PathBuf::from("/nowhere/rubelet")).expect("absolute");
         let missing = Tools::find(RuntimeKind::Built, &cache).expect_err("nothing is there");
         assert_eq!(missing.files.len(), 4 + 4 + 4);
         let text = missing.to_string();

@@ -87,7 +87,7 @@ pub(crate) fn processes(group: &Path) -> Vec<u32> {
 /// Ends every process in the sub-tree `name` and removes it.
 pub(crate) fn remove(name: &str) -> anyhow::Result<()> {
     assert!(!name.is_empty() && !name.contains('/'), "one group at the root, not the root itself");
-    wait_for(&format!("the cgroup {name} to go"), Duration::from_secs(20), || {
+    wait_for(&format!("the cgroup {name} to go"), Duration::from_secs(60), || {
         let mut problem = None;
         for group in groups(name) {
             processes(&group).into_iter().for_each(crate::namespaces::kill);

@@ -79,12 +79,24 @@ impl Diary {
 
     /// As [`Diary::container`], for one that is alone, writes `start`, goes on until it is told to
     /// end, and then writes `term`, runs `last`, writes `end` and exits with 0.
+    /// [`Diary::has_started`] can tell when it has come as far as `start`.
     pub fn service(name: &str, who: &str, last: &str) -> Value {
         let script = format!(
             "trap 'note term; {last}; note end; exit 0' TERM\n\
-             alone; note start; while :; do sleep 1000 & wait $!; done"
+             alone; note start; touch /tmp/started; while :; do sleep 1000 & wait $!; done"
         );
         Self::container(name, who, &script)
+    }
+
+    /// A probe that succeeds once a [`Diary::service`] has written `start`: that the runtime started
+    /// a container does not say how far its process has come.
+    pub fn has_started() -> Value {
+        json!({
+            "exec": { "command": ["test", "-e", "/tmp/started"] },
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": 60,
+        })
     }
 
     /// A busybox container `name` that runs [`Diary::script`].

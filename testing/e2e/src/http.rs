@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use crate::namespaces::Namespaces;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// `GET path` from inside the namespaces: the status and the body.
 pub(crate) fn get(

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::wait::wait_for;
 
 const HEALTHZ_PORT: u16 = 10248;
 const READ_ONLY_PORT: u16 = 10255;
-const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
-const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+const HEALTHY_WITHIN: Duration = Duration::from_secs(120);
+const STOPPED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a kubelet is started.
 #[derive(Debug, Clone)]
@@ -79,15 +79,23 @@ impl KubeletProcess {
     /// # Errors
     /// When it does not become healthy; the error carries the end of its log.
     pub fn start(runtime: &Arc<Runtime>, options: KubeletOptions) -> anyhow::Result<Self> {
+        let mut kubelet = Self::launch(runtime, options)?;
+        kubelet.wait_until_healthy()?;
+        Ok(kubelet)
+    }
+
+    /// Starts a kubelet and waits for nothing.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch(runtime: &Arc<Runtime>, options: KubeletOptions) -> anyhow::Result<Self> {
         let dir = runtime.dir().join(&options.node_name);
         for name in ["manifests", "root", "pod-logs"] {
             fs::create_dir_all(dir.join(name))
                 .with_context(|| format!("cannot make {}", dir.join(name).display()))?;
         }
         let child = launch(runtime, &options, &dir)?;
-        let mut kubelet = Self { runtime: Arc::clone(runtime), options, dir, child, running: true };
-        kubelet.wait_until_healthy()?;
-        Ok(kubelet)
+        Ok(Self { runtime: Arc::clone(runtime), options, dir, child, running: true })
     }
 
     /// Waits until its `/healthz` says ok.
@@ -399,17 +407,36 @@ impl KubeletProcess {
             return Ok(());
         }
         self.signal(Signal::TERM);
-        let ended =
-            wait_for("the kubelet to end", STOPPED_WITHIN, || match self.child.try_wait() {
-                Ok(Some(_)) => Ok(()),
-                Ok(None) => Err("it runs".to_owned()),
-                Err(error) => Err(error.to_string()),
-            });
+        let ended = self.wait_for_end(STOPPED_WITHIN).map(|_| ());
         if ended.is_err() {
             self.sigkill()?;
         }
+        ended
+    }
+
+    /// How it ended, if it has by itself.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        let ended = self.child.try_wait().context("cannot wait for the kubelet")?;
+        self.running &= ended.is_none();
+        Ok(ended)
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// When `timeout` passes first; the error carries the end of its log.
+    pub fn wait_for_end(&mut self, timeout: Duration) -> anyhow::Result<ExitStatus> {
+        let ended = wait_for("the kubelet to end", timeout, || match self.child.try_wait() {
+            Ok(Some(status)) => Ok(status),
+            Ok(None) => Err("it runs".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+        .with_context(|| format!("its log ends with:\n{}", self.log_tail(25)))?;
         self.running = false;
-        ended.with_context(|| format!("its log ends with:\n{}", self.log_tail(25)))
+        Ok(ended)
     }
 
     /// Starts it again with the same options; its log goes on in the same file.

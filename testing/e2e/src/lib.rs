@@ -16,14 +16,17 @@
 
 mod cache;
 mod cgroups;
+mod cluster;
 mod diary;
 mod events;
+mod forward;
 mod http;
 mod kubelet;
 mod leftovers;
 pub mod manifest;
 mod manifest_server;
 mod namespaces;
+mod network;
 mod owner;
 mod pods;
 pub mod runner;
@@ -31,12 +34,14 @@ mod runtime;
 mod wait;
 
 pub use cache::{Cache, Missing, RuntimeKind, Tools};
+pub use cluster::{Cluster, ClusterOptions};
 pub use diary::{Diary, DiaryEntry, uptime};
 pub use events::EventView;
 pub use kubelet::{KubeletOptions, KubeletProcess, ProcessUsage};
 pub use leftovers::{leftovers, pod_leftovers};
 pub use manifest_server::ManifestServer;
 pub use namespaces::{Lifetime, Namespaces};
+pub use network::{Hub, NodeNetwork};
 pub use owner::{Owner, sweep, sweep_abandoned};
 pub use pods::{ContainerView, PodView, find_container_processes, kill_container};
 pub use runtime::{Runtime, RuntimeOptions};

@@ -129,22 +129,29 @@ impl Namespaces {
     /// When it cannot be started or fails; the error carries what it wrote to stderr.
     pub fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<Output> {
         let mut command = self.command(program);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = self
-            .spawn(&mut command)
-            .and_then(Child::wait_with_output)
-            .with_context(|| format!("cannot run {program}"))?;
-        if !output.status.success() {
-            let arguments: Vec<_> = command.get_args().skip(2).map(|arg| arg.display()).collect();
-            let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-            bail!(
-                "`{}` ended with {}: {}",
-                arguments.join(" "),
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        Ok(output)
+        command.args(args);
+        let what = [&[program], args].concat().join(" ");
+        finish(&what, command, |command| self.spawn(command))
+    }
+
+    /// Runs a command to its end that sees the network from inside, and files and process ids from
+    /// outside.
+    ///
+    /// # Errors
+    /// When it cannot be started or fails; the error carries what it wrote to stderr.
+    pub(crate) fn run_in_network(&self, program: &str, args: &[&str]) -> anyhow::Result<Output> {
+        let mut command = Command::new(program);
+        command.args(args);
+        let what = [&[program], args].concat().join(" ");
+        finish(&what, command, |command| {
+            thread::scope(|scope| {
+                let entered = scope.spawn(|| {
+                    move_into_link_name_space(self.net.as_fd(), Some(LinkNameSpaceType::Network))?;
+                    command.spawn()
+                });
+                entered.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+            })
+        })
     }
 
     /// Opens a TCP connection from inside.
@@ -217,22 +224,6 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Brings up loopback and a default route that leads nowhere: a node has an address and a
-    /// default interface, and no packet leaves the machine.
-    ///
-    /// # Errors
-    /// When iproute2 is not there or the kernel refuses.
-    pub fn set_up_network(&self, address: &str, gateway: &str) -> anyhow::Result<()> {
-        self.run("ip", &["link", "set", "lo", "up"])?;
-        self.run("ip", &["link", "add", "node0", "type", "veth", "peer", "name", "node0p"])?;
-        self.run("ip", &["link", "set", "node0p", "up"])?;
-        self.run("ip", &["address", "add", address, "dev", "node0"])?;
-        self.run("ip", &["link", "set", "node0", "up"])?;
-        self.run("ip", &["route", "add", "default", "via", gateway])?;
-        self.run("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])?;
-        Ok(())
-    }
-
     /// Ends every process inside and waits until they are gone.
     ///
     /// # Errors
@@ -242,7 +233,7 @@ impl Namespaces {
         if self.lifetime == Lifetime::UntilSwept {
             kill(self.init_pid);
         }
-        let gone = wait_for("the namespaces to end", Duration::from_secs(20), || {
+        let gone = wait_for("the namespaces to end", Duration::from_secs(60), || {
             match self.holder.try_wait() {
                 Ok(Some(_)) => Ok(()),
                 Ok(None) => Err("processes are left".to_owned()),
@@ -264,6 +255,23 @@ impl Drop for Namespaces {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Starts a command and waits for its end.
+fn finish(
+    what: &str,
+    mut command: Command,
+    spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
+) -> anyhow::Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = spawn(&mut command)
+        .and_then(Child::wait_with_output)
+        .with_context(|| format!("cannot run `{what}`"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{what}` ended with {}: {}", output.status, said.trim());
+    }
+    Ok(output)
 }
 
 pub(crate) fn kill(pid: u32) {

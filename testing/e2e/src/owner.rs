@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::cgroups;
@@ -106,6 +107,20 @@ impl Owner {
         self.init.is_some_and(|init| init.is_alive())
     }
 
+    /// Whether the process that made it still runs.
+    pub fn has_maker(&self) -> bool {
+        self.maker.is_alive()
+    }
+
+    /// Sends SIGTERM to the process that made it: who takes that as Ctrl-C cleans up by itself.
+    pub fn ask_maker_to_end(&self) {
+        let pid = i32::try_from(self.maker.pid).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| self.has_maker()) {
+            // It may have gone in between.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
     /// The id, as seen from outside, of the first process of its namespaces.
     pub fn init_pid(&self) -> Option<u32> {
         self.init.filter(ProcessRef::is_alive).map(|init| init.pid)
@@ -119,7 +134,7 @@ impl Owner {
 pub fn sweep(owner: &Owner) -> anyhow::Result<()> {
     if let Some(init) = owner.init.filter(ProcessRef::is_alive) {
         kill(init.pid);
-        wait_for("the namespaces to end", Duration::from_secs(20), || {
+        wait_for("the namespaces to end", Duration::from_secs(60), || {
             if init.is_alive() {
                 Err("the first process is still there".to_owned())
             } else {

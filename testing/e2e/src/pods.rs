@@ -66,7 +66,8 @@ impl PodView {
         pods
     }
 
-    fn from_pod(pod: &Value) -> Self {
+    /// Reads one pod.
+    pub fn from_pod(pod: &Value) -> Self {
         let status = &pod["status"];
         let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_ready =

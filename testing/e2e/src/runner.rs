@@ -6,23 +6,27 @@
 //! otherwise.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rubelet_test_bed::Selection;
 
-use crate::cache::{Cache, RuntimeKind, Tools};
+use crate::cache::{Cache, Missing, RuntimeKind, Tools};
 use crate::kubelet::{KubeletOptions, KubeletProcess};
 use crate::leftovers::leftovers;
 use crate::namespaces::Lifetime;
 use crate::runtime::{Runtime, RuntimeOptions};
 
+/// Names a directory for the logs of scenarios that failed.
+pub const LOGS: &str = "RUBELET_E2E_LOGS";
 /// A scenario that takes longer hangs: the whole run is given up then.
-const SCENARIO_LIMIT: Duration = Duration::from_secs(300);
+const SCENARIO_LIMIT: Duration = Duration::from_secs(600);
 
 /// A sentence about the kubelet that only reality can show.
 #[derive(Debug, Clone, Copy)]
@@ -88,50 +92,25 @@ impl Stage {
     }
 }
 
-/// What was asked for on the command line.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Selection {
-    filters: Vec<String>,
-    exact: bool,
-    list: bool,
-    one_lane: bool,
-}
-
-impl Selection {
-    /// Reads the arguments that `cargo test` passes on; those of its own that mean nothing here are
-    /// passed over.
-    fn from_args(args: impl Iterator<Item = String>) -> Self {
-        let mut selection = Self::default();
-        let mut args = args.peekable();
-        while let Some(arg) = args.next() {
-            match arg.as_str() {
-                "--exact" => selection.exact = true,
-                "--list" => selection.list = true,
-                "--test-threads=1" => selection.one_lane = true,
-                "--test-threads" => selection.one_lane = args.next().as_deref() == Some("1"),
-                "--format" | "--color" | "--skip" | "-Z" | "--logfile" => drop(args.next()),
-                flag if flag.starts_with('-') => {}
-                filter => selection.filters.push(filter.to_owned()),
-            }
-        }
-        selection
-    }
-
-    fn takes(&self, name: &str) -> bool {
-        let matches = |filter: &String| match self.exact {
-            true => name == filter,
-            false => name.contains(filter.as_str()),
-        };
-        self.filters.is_empty() || self.filters.iter().any(matches)
-    }
-}
-
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
     Failed(String),
     /// With the reason.
     NotRun(String),
+}
+
+impl Outcome {
+    /// A scenario that ends with [`Missing`] could not be run.
+    fn of(result: anyhow::Result<()>) -> Self {
+        match result {
+            Ok(()) => Self::Passed,
+            Err(error) => match error.downcast_ref::<Missing>() {
+                Some(missing) => Self::NotRun(missing.to_string()),
+                None => Self::Failed(format!("{error:#}")),
+            },
+        }
+    }
 }
 
 /// Runs the scenarios that the process's arguments select, prints a line for each and a closing
@@ -244,20 +223,24 @@ impl Lane {
             Ok(runtime) => runtime,
             Err(error) => return Outcome::Failed(format!("no runtime: {error:#}")),
         };
+        let node_name = format!("n{index}");
         let stage = Stage {
             runtime: Arc::clone(&runtime),
             kubelet_binary: ground.kubelet.clone(),
-            node_name: format!("n{index}"),
+            node_name: node_name.clone(),
         };
-        let result = run_with_limit(scenario, stage, &full_name(self.kind, scenario));
+        let name = full_name(self.kind, scenario);
+        let outcome = run_with_limit(scenario, stage, &name);
+        if let (Outcome::Failed(_), Some(dir)) = (&outcome, std::env::var_os(LOGS))
+            && let Err(error) = keep_logs(&runtime, &node_name, &PathBuf::from(dir).join(&name))
+        {
+            eprintln!("cannot keep the logs of {name}: {error:#}");
+        }
         match (self.reset)(&runtime) {
             Ok(()) => self.runtime = Some(runtime),
             Err(_) => self.take_down(runtime),
         }
-        match result {
-            Ok(()) => Outcome::Passed,
-            Err(why) => Outcome::Failed(why),
-        }
+        outcome
     }
 
     fn runtime(&mut self, ground: &Ground) -> anyhow::Result<Arc<Runtime>> {
@@ -285,6 +268,24 @@ impl Lane {
     }
 }
 
+/// Copies what the kubelet and containerd wrote: with the runtime it is gone.
+///
+/// # Errors
+/// When they cannot be copied.
+pub fn keep_logs(runtime: &Runtime, node_name: &str, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for log in [format!("{node_name}/kubelet.log"), "containerd.log".to_owned()] {
+        let from = runtime.dir().join(&log);
+        let name = from.file_name().context("a log is a file")?;
+        // A scenario may fail before it starts a kubelet.
+        if from.exists() {
+            fs::copy(&from, to.join(name))
+                .with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}
+
 /// What every scenario needs.
 struct Ground {
     tools: Tools,
@@ -305,7 +306,10 @@ impl Ground {
 }
 
 /// `$RUBELET_KUBELET`, else the kubelet of the profile that this test was built with.
-fn find_kubelet() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// When there is none.
+pub fn find_kubelet() -> anyhow::Result<PathBuf> {
     let path = match std::env::var_os("RUBELET_KUBELET") {
         Some(path) => PathBuf::from(path),
         None => {
@@ -318,18 +322,17 @@ fn find_kubelet() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-fn run_with_limit(scenario: &Scenario, stage: Stage, name: &str) -> Result<(), String> {
+fn run_with_limit(scenario: &Scenario, stage: Stage, name: &str) -> Outcome {
     let run = scenario.run;
     let (send, done) = mpsc::channel();
     std::thread::spawn(move || {
-        let result = catch_unwind(AssertUnwindSafe(|| run(&stage)));
-        let result = match result {
-            Ok(result) => result.map_err(|error| format!("{error:#}")),
-            Err(panic) => Err(panic_text(panic.as_ref())),
+        let outcome = match catch_unwind(AssertUnwindSafe(|| run(&stage))) {
+            Ok(result) => Outcome::of(result),
+            Err(panic) => Outcome::Failed(panic_text(panic.as_ref())),
         };
         // The stage holds the runtime: it has to be let go before the lane is told.
         drop(stage);
-        let _ = send.send(result);
+        let _ = send.send(outcome);
     });
     done.recv_timeout(SCENARIO_LIMIT).unwrap_or_else(|_| {
         println!("test {name} ... FAILED: still running after {SCENARIO_LIMIT:?}");
@@ -348,22 +351,13 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 mod tests {
     use super::*;
 
-    fn selection(args: &[&str]) -> Selection {
-        Selection::from_args(args.iter().map(|arg| arg.to_string()))
-    }
-
     #[test]
-    fn filters_select_by_part_or_by_whole_name() {
-        let part = selection(&["--nocapture", "one_pod"]);
-        assert!(part.takes("debian::one_pod_runs") && !part.takes("debian::two_pods_run"));
-        let whole = selection(&["--exact", "built::one_pod_runs"]);
-        assert!(whole.takes("built::one_pod_runs") && !whole.takes("built::one_pod_runs_again"));
-        assert!(selection(&[]).takes("anything"));
-    }
-
-    #[test]
-    fn a_flag_with_a_value_does_not_become_a_filter() {
-        assert_eq!(selection(&["--format", "json"]), Selection::default());
-        assert!(selection(&["--test-threads", "1"]).one_lane);
+    fn a_scenario_without_what_it_needs_is_not_run_and_no_failure() {
+        let missing = Missing { files: vec!["/nowhere/tool".into()], remedy: "get it" };
+        let error = anyhow::Error::from(missing).context("there is no registry");
+        let why = "missing: /nowhere/tool; get it".to_owned();
+        assert_eq!(Outcome::of(Err(error)), Outcome::NotRun(why));
+        let failed = Outcome::Failed("it failed: badly".to_owned());
+        assert_eq!(Outcome::of(Err(anyhow::anyhow!("badly").context("it failed"))), failed);
     }
 }

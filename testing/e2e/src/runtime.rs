@@ -1,7 +1,7 @@
 //! A containerd of our own.
 
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,12 @@ use serde_json::json;
 use crate::cache::{RuntimeKind, Tools};
 use crate::cgroups;
 use crate::namespaces::{Lifetime, Namespaces, kill};
+use crate::network::NodeNetwork;
 use crate::owner::{Owner, sweep, sweep_abandoned};
 use crate::wait::wait_for;
 
 /// The image of the sandboxes' first process.
 const PAUSE_IMAGE: &str = "registry.k8s.io/pause:3.10";
-const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
 /// The bit of `CAP_SYS_RESOURCE` in a capability set.
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 /// What fits into the address of a unix socket, with its final zero.
@@ -46,6 +45,7 @@ pub struct Runtime {
     tools: Tools,
     owner: Owner,
     lifetime: Lifetime,
+    network: NodeNetwork,
     /// Whether it is left running when it is dropped.
     kept: AtomicBool,
     /// None while it is stopped.
@@ -59,11 +59,23 @@ impl Runtime {
     /// # Errors
     /// When something it needs is missing or fails; nothing is left running then.
     pub fn start(tools: Tools, options: RuntimeOptions) -> anyhow::Result<Self> {
+        Self::start_on(NodeNetwork::alone(), tools, options)
+    }
+
+    /// As [`Runtime::start`], on a node with that network.
+    ///
+    /// # Errors
+    /// When something it needs is missing or fails; nothing is left running then.
+    pub fn start_on(
+        network: NodeNetwork,
+        tools: Tools,
+        options: RuntimeOptions,
+    ) -> anyhow::Result<Self> {
         anyhow::ensure!(rustix::process::geteuid().is_root(), "containers need root");
         sweep_abandoned(&options.run)?;
         let (dir, cgroup) = free_name(&options);
         let owner = Owner::claim(&dir, &cgroup, options.lifetime == Lifetime::UntilSwept)?;
-        Self::start_in(tools, owner.clone(), options.lifetime).inspect_err(|_| {
+        Self::start_in(tools, owner.clone(), options.lifetime, network).inspect_err(|_| {
             let claimed = Owner::read(&owner.dir).unwrap_or(owner);
             if let Err(error) = sweep(&claimed) {
                 eprintln!("cannot clean up: {error:#}");
@@ -71,7 +83,12 @@ impl Runtime {
         })
     }
 
-    fn start_in(tools: Tools, mut owner: Owner, lifetime: Lifetime) -> anyhow::Result<Self> {
+    fn start_in(
+        tools: Tools,
+        mut owner: Owner,
+        lifetime: Lifetime,
+        network: NodeNetwork,
+    ) -> anyhow::Result<Self> {
         let dir = owner.dir.clone();
         let socket = dir.join("containerd.sock");
         anyhow::ensure!(
@@ -83,16 +100,16 @@ impl Runtime {
         let namespaces = Namespaces::create(lifetime)?;
         owner.set_init(namespaces.init_pid())?;
         namespaces.mount_private_dirs(&dir.join("private"))?;
-        namespaces.set_up_network(&format!("{NODE_ADDRESS}/24"), &GATEWAY.to_string())?;
+        network.set_up(&namespaces)?;
 
         write(&dir.join("containerd.toml"), &containerd_config(&tools, &dir))?;
         fs::create_dir_all(dir.join("cni.d"))?;
-        write(&dir.join("cni.d/10-rubelet.conflist"), &cni_config(&dir))?;
+        write(&dir.join("cni.d/10-rubelet.conflist"), &cni_config(&dir, &network))?;
         write(&dir.join("resolv.conf"), "nameserver 127.0.0.1\n")?;
 
         let kept = AtomicBool::new(false);
         let containerd = Mutex::new(None);
-        let runtime = Self { tools, owner, lifetime, kept, containerd, namespaces };
+        let runtime = Self { tools, owner, lifetime, network, kept, containerd, namespaces };
         let started = runtime.start_containerd().and_then(|()| runtime.import_images());
         if let Err(error) = started {
             let log = tail(&runtime.dir().join("containerd.log"), 15);
@@ -123,7 +140,7 @@ impl Runtime {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child =
             containerd.insert(self.namespaces.spawn(&mut command).context("cannot start it")?);
-        wait_for("containerd to answer", Duration::from_secs(30), || {
+        wait_for("containerd to answer", Duration::from_secs(120), || {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(format!("containerd ended with {status}"));
             }
@@ -232,7 +249,7 @@ impl Runtime {
 
     /// The address of the node.
     pub fn node_address(&self) -> IpAddr {
-        NODE_ADDRESS.into()
+        self.network.address().into()
     }
 }
 
@@ -340,7 +357,7 @@ fn may_lower_oom_score() -> bool {
         .is_some_and(|set| set & CAP_SYS_RESOURCE != 0)
 }
 
-fn cni_config(dir: &Path) -> String {
+fn cni_config(dir: &Path, network: &NodeNetwork) -> String {
     json!({
         "cniVersion": "1.0.0",
         "name": "rubelet",
@@ -349,12 +366,12 @@ fn cni_config(dir: &Path) -> String {
                 "type": "bridge",
                 "bridge": "rubelet0",
                 "isGateway": true,
-                "ipMasq": true,
+                "ipMasq": network.hides_pods(),
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
                     "dataDir": dir.join("cni-addresses"),
-                    "ranges": [[{ "subnet": "10.244.0.0/23" }]],
+                    "ranges": [[{ "subnet": network.pods() }]],
                     "routes": [{ "dst": "0.0.0.0/0" }]
                 }
             },

@@ -67,10 +67,13 @@ const PLACES: &[(Layer, &[&str])] = &[
     (
         Layer::Manager,
         &[
+            "rubelet-certificate-manager",
             "rubelet-container-manager",
+            "rubelet-event-recorder",
             "rubelet-eviction-manager",
             "rubelet-image-manager",
             "rubelet-node-status",
+            "rubelet-object-store",
             "rubelet-pleg",
             "rubelet-pod-runtime",
             "rubelet-pod-sources",
@@ -80,6 +83,7 @@ const PLACES: &[(Layer, &[&str])] = &[
             "rubelet-stats",
             "rubelet-status-manager",
             "rubelet-sync-loop",
+            "rubelet-token-manager",
             "rubelet-volume-manager",
         ],
     ),

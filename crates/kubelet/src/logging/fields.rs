@@ -1,6 +1,7 @@
 use std::error::Error;
 use std::fmt;
 
+use rubelet_types::error_chain;
 use tracing::field::{Field, Visit};
 
 /// The value of a field, in the kinds that the two formats write differently.
@@ -82,13 +83,7 @@ impl Visit for Fields {
 
     /// An error with all that caused it.
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        let mut text = value.to_string();
-        let mut cause = value.source();
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        self.set(field, FieldValue::Text(text));
+        self.set(field, FieldValue::Text(error_chain(value)));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

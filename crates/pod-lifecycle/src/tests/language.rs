@@ -12,6 +12,7 @@ use rubelet_types::{
 };
 use serde_json::{Map, Value, json};
 
+use super::evicted;
 use crate::{
     Action, ActionFailure, ActionKey, ActionOutcome, BackOffSettings, Decision, NetworkState,
     Observed, PodEvent, PodState, ProbeLookup, Stage, StopCause, decide,
@@ -232,7 +233,7 @@ impl Case {
                     "Deleted" => StopCause::Deleted,
                     "Completed" => StopCause::Completed,
                     "Orphaned" => StopCause::Orphaned,
-                    "Evicted" => StopCause::Evicted,
+                    "Evicted" => evicted(),
                     other => panic!("cause {other}"),
                 },
                 grace_seconds: number(words, "grace"),

@@ -93,7 +93,9 @@ fn step() -> impl Strategy<Value = Step> {
         How::Nothing,
         How::EffectAnyway,
         How::Half,
+        How::HalfThenLater,
         How::EffectLater,
+        How::HookFailed,
     ]);
     let result = select(vec![ProbeResult::Success, ProbeResult::Success, ProbeResult::Failure]);
     let kind = select(vec![ProbeKind::Liveness, ProbeKind::Startup]);

@@ -15,6 +15,7 @@ use rubelet_types::{
     is_static_pod, is_terminal_phase, pod_ref, pod_restart_policy,
 };
 
+use super::evicted;
 use super::language::Probes;
 use crate::{
     Action, ActionFailure, ActionKey, ActionOutcome, BackOffSettings, ContainerStart, Decision,
@@ -31,8 +32,13 @@ pub(super) enum How {
     EffectAnyway,
     /// A start that failed between creating and starting.
     Half,
+    /// A start that failed, or was cancelled, when the container was created; it comes up later,
+    /// whatever became of the kubelet meanwhile.
+    HalfThenLater,
     /// It failed, or was cancelled, and has its effect later.
     EffectLater,
+    /// A container came up, its postStart hook failed, and it could not be killed.
+    HookFailed,
 }
 
 /// One thing that happens. Numbers pick one of the candidates there are.
@@ -107,6 +113,8 @@ pub(super) struct World {
     /// Highest restart count that left a log, by container.
     logs: BTreeMap<String, u32>,
     late: Vec<Action>,
+    /// Containers that were created and come up later.
+    about_to_start: Vec<ContainerId>,
     saved: Option<PodSnapshot>,
     ids: u32,
     /// Init containers that succeeded and sidecars that started, by sandbox: what really happened.
@@ -138,6 +146,7 @@ impl World {
             containers: Vec::new(),
             logs: BTreeMap::new(),
             late: Vec::new(),
+            about_to_start: Vec::new(),
             saved: None,
             ids: 0,
             initialised: BTreeSet::new(),
@@ -172,7 +181,10 @@ impl World {
                     self.finish(index, *how);
                 }
             }
-            Step::Late => self.late_effects(),
+            Step::Late => {
+                self.late_starts();
+                self.late_effects();
+            }
             Step::Look => self.look(),
             Step::Save => self.saved = Some(self.snapshot()),
             Step::DeliverSaved => {
@@ -223,8 +235,7 @@ impl World {
                 self.apply(PodEvent::Removed);
             }
             Step::Evict(grace) => {
-                let stop =
-                    PodEvent::Stop { cause: StopCause::Evicted, grace_seconds: Some(*grace) };
+                let stop = PodEvent::Stop { cause: evicted(), grace_seconds: Some(*grace) };
                 self.apply(stop);
             }
             Step::NewImage(which) if self.listed => {
@@ -444,17 +455,22 @@ impl World {
                 Action::StartContainer(_) | Action::CreateSandbox { .. }
             );
         match how {
-            How::Success | How::EffectAnyway => self.have_effect(index),
-            How::Half if can_be_late => {
+            How::Success | How::EffectAnyway | How::HookFailed => self.have_effect(index),
+            How::Half | How::HalfThenLater if can_be_late => {
                 if let Action::StartContainer(start) = self.running[index].action.clone() {
                     // Whether it is refused or not: it failed.
-                    let _ = self.start(&start, false, false);
+                    let made = self.start(&start, false, false);
+                    if let (How::HalfThenLater, Ok(ActionOutcome::ContainerStarted(made))) =
+                        (how, made)
+                    {
+                        self.about_to_start.push(made.id);
+                    }
                 }
             }
             How::EffectLater if can_be_late => {
                 self.late.push(self.running[index].action.clone());
             }
-            How::Nothing | How::Half | How::EffectLater => {}
+            How::Nothing | How::Half | How::HalfThenLater | How::EffectLater => {}
         }
         let running = self.running.remove(index);
         let fail = |message: String| {
@@ -464,6 +480,15 @@ impl World {
         let outcome = match (how, running.effect) {
             (How::Success, Some(Ok(outcome))) => outcome,
             (_, Some(Err(message))) => fail(message),
+            (How::HookFailed, Some(Ok(ActionOutcome::ContainerStarted(_))))
+                if !running.cancelled =>
+            {
+                ActionOutcome::Failed(ActionFailure {
+                    reason: rubelet_types::reasons::POST_START_HOOK_ERROR,
+                    message: "no luck".to_owned(),
+                    retry_at: None,
+                })
+            }
             _ if running.cancelled => ActionOutcome::Cancelled,
             _ => fail("it did not work".to_owned()),
         };
@@ -478,6 +503,30 @@ impl World {
         // The runtime's event comes before the next decision: a start that is decided between the
         // effect and the event would make a second instance, which is then stopped.
         self.look();
+    }
+
+    /// What was created comes up, unless it was removed meanwhile or its sandbox died.
+    fn late_starts(&mut self) {
+        for id in std::mem::take(&mut self.about_to_start) {
+            let Some(index) = self.positions(|c| c.snapshot.id == id).first().copied() else {
+                continue;
+            };
+            let Container { snapshot, .. } = &self.containers[index];
+            let (name, count) = (snapshot.name.clone(), snapshot.restart_count);
+            let ready = self.sandboxes.iter().any(|sandbox| {
+                Some(&sandbox.id) == snapshot.sandbox_id.as_ref()
+                    && sandbox.state == SandboxState::Ready
+            });
+            if !ready || snapshot.state != ContainerState::Created {
+                continue;
+            }
+            let twin = self.containers.iter().any(|c| c.runs() && c.snapshot.name == name);
+            assert!(!twin, "I9: two instances of {name} run");
+            let container = &mut self.containers[index];
+            container.snapshot.state = ContainerState::Running { started_at: self.now };
+            container.late = true;
+            self.logs.insert(name, count);
+        }
     }
 
     fn crash(&mut self, effects: u8) {

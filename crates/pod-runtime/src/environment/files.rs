@@ -106,7 +106,7 @@ pub fn read_environment_files(
             }
             // The file's content is the pod's own; what is wrong with it goes to the log only.
             tracing::error!(container = container.name, volume = selector.volume_name,
-                path = selector.path, error = %crate::text::chain(&error),
+                path = selector.path, error = %rubelet_types::error_chain(&error),
                 "Failed to parse an environment file");
             FileValue::Unreadable
         });

@@ -5,19 +5,20 @@ mod objects;
 mod services;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, FileKeySelector, ObjectFieldSelector, Pod,
     ResourceFieldSelector,
 };
 use rubelet_types::{
-    ContainerKind, Quantity, ResourceAmounts, container_limits, container_requests, expand,
-    find_container, is_static_pod,
+    Fetched, ObjectKind, ResourceAmounts, ResourceFieldError, expand, is_static_pod,
+    pod_metadata_field, resource_field_value,
 };
 
 use self::files::FileValue;
 pub use self::files::{EnvironmentFiles, read_environment_files};
-pub use self::objects::{ApiObjects, Fetched, ReferencedObjects, referenced_objects};
+pub use self::objects::{ApiObjects, ReferencedObjects, referenced_objects};
 use self::services::service_variables;
 
 /// What environment variables can refer to beside the spec.
@@ -35,40 +36,6 @@ pub struct EnvironmentFacts<'a> {
     pub objects: Option<&'a ApiObjects>,
     /// Environment files in the pod's volumes.
     pub files: &'a EnvironmentFiles,
-}
-
-/// A kind of object that variables come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObjectKind {
-    /// A ConfigMap.
-    ConfigMap,
-    /// A Secret.
-    Secret,
-}
-
-impl ObjectKind {
-    /// As the API server's errors name it.
-    fn resource(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "configmap",
-            Self::Secret => "secret",
-        }
-    }
-
-    /// As the kubelet's own messages name it.
-    fn noun(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "configMap",
-            Self::Secret => "secret",
-        }
-    }
-
-    fn type_name(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-        }
-    }
 }
 
 /// A variable whose value cannot be told; becomes `CreateContainerConfigError`.
@@ -126,15 +93,9 @@ pub enum EnvironmentError {
     /// The field exists, and is not one that variables can refer to.
     #[error("unsupported fieldPath: {0}")]
     UnsupportedFieldPath(String),
-    /// The named resource is not one that can be referred to.
-    #[error("unsupported container resource : {0}")]
-    UnsupportedResource(String),
-    /// The named container does not exist.
-    #[error("container {0} not found")]
-    ContainerNotFound(String),
-    /// The divisor is no quantity.
-    #[error("invalid divisor {0:?}")]
-    InvalidDivisor(String),
+    /// A resource that cannot be referred to so.
+    #[error(transparent)]
+    Resource(#[from] ResourceFieldError),
     /// The volume of an environment file is not there.
     #[error("cannot find the volume {volume:?} referenced by FileKeyRef")]
     FileVolumeNotFound {
@@ -286,7 +247,7 @@ impl Resolver<'_> {
     fn object<'o, T>(
         &self,
         kind: ObjectKind,
-        known: Option<&'o BTreeMap<String, Fetched<T>>>,
+        known: Option<&'o BTreeMap<String, Fetched<Arc<T>>>>,
         name: &str,
         optional: Option<bool>,
     ) -> Result<Option<&'o T>, EnvironmentError> {
@@ -384,31 +345,22 @@ impl Resolver<'_> {
     }
 
     fn field_value(&self, field: &ObjectFieldSelector) -> Result<String, EnvironmentError> {
-        let metadata = &self.pod.metadata;
-        let spec = self.pod.spec.as_ref();
-        let text = |value: Option<&String>| value.cloned().unwrap_or_default();
         let path = field.field_path.as_str();
-        if let Some((list, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
-            let list = match list {
-                "metadata.labels" => metadata.labels.as_ref(),
-                "metadata.annotations" => metadata.annotations.as_ref(),
-                _ => return Err(EnvironmentError::UnsupportedSubscript(path.to_owned())),
-            };
-            return Ok(text(list.and_then(|list| list.get(key))));
+        if let Some(value) = pod_metadata_field(self.pod, path) {
+            return Ok(value);
+        }
+        if path.ends_with("']") && path.contains("['") {
+            return Err(EnvironmentError::UnsupportedSubscript(path.to_owned()));
         }
         match path {
-            "metadata.name" => Ok(text(metadata.name.as_ref())),
-            "metadata.namespace" => Ok(text(metadata.namespace.as_ref())),
-            "metadata.uid" => Ok(text(metadata.uid.as_ref())),
-            "metadata.labels" => Ok(list_text(metadata.labels.as_ref())),
-            "metadata.annotations" => Ok(list_text(metadata.annotations.as_ref())),
             "spec.nodeName" | "spec.host" => Ok(self.facts.node_name.to_owned()),
             "spec.serviceAccountName" => {
-                Ok(text(spec.and_then(|spec| spec.service_account_name.as_ref())))
+                let spec = self.pod.spec.as_ref();
+                Ok(spec.and_then(|spec| spec.service_account_name.clone()).unwrap_or_default())
             }
-            "status.hostIP" => Ok(text(self.facts.host_ips.first())),
+            "status.hostIP" => Ok(self.facts.host_ips.first().cloned().unwrap_or_default()),
             "status.hostIPs" => Ok(self.facts.host_ips.join(",")),
-            "status.podIP" => Ok(text(self.facts.pod_ips.first())),
+            "status.podIP" => Ok(self.facts.pod_ips.first().cloned().unwrap_or_default()),
             "status.podIPs" => Ok(self.facts.pod_ips.join(",")),
             "spec.restartPolicy" | "spec.schedulerName" | "status.phase" => {
                 Err(EnvironmentError::UnsupportedFieldPath(path.to_owned()))
@@ -418,58 +370,9 @@ impl Resolver<'_> {
     }
 
     fn resource_value(&self, selector: &ResourceFieldSelector) -> Result<String, EnvironmentError> {
-        let other = match selector.container_name.as_deref() {
-            Some(name) if !name.is_empty() && name != self.container.name => Some(
-                find_container(self.pod, name)
-                    .filter(|spec| spec.kind != ContainerKind::Ephemeral)
-                    .ok_or_else(|| EnvironmentError::ContainerNotFound(name.to_owned()))?,
-            ),
-            _ => None,
-        };
-        let container = other.as_ref().map_or(self.container, |spec| &spec.container);
-        let divisor = match &selector.divisor {
-            Some(divisor) if !divisor.0.is_empty() => Quantity::try_from(divisor)
-                .map_err(|_| EnvironmentError::InvalidDivisor(divisor.0.clone()))?,
-            _ => Quantity::from_units(1),
-        };
-        let unsupported = || EnvironmentError::UnsupportedResource(selector.resource.clone());
-        let (list, resource) = selector.resource.split_once('.').ok_or_else(unsupported)?;
-        let shared = matches!(resource, "cpu" | "memory" | "ephemeral-storage");
-        if !shared && !resource.starts_with("hugepages-") {
-            return Err(unsupported());
-        }
-        let amount = match list {
-            "limits" => container_limits(container)
-                .get(resource)
-                .filter(|limit| !limit.is_zero())
-                .or_else(|| if shared { self.node_limit(resource) } else { None }),
-            "requests" => container_requests(container).get(resource),
-            _ => return Err(unsupported()),
-        };
-        Ok(amount.unwrap_or(Quantity::ZERO).divided_by(&divisor).to_string())
+        let (own, allocatable) = (Some(self.container), self.facts.allocatable);
+        Ok(resource_field_value(self.pod, own, selector, allocatable)?.to_string())
     }
-
-    /// What a container without a limit of its own can use at most: what the pod may, else all that
-    /// the node can give.
-    fn node_limit(&self, resource: &str) -> Option<Quantity> {
-        let allocatable = self.facts.allocatable.get(resource)?;
-        let of_pod = self
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.resources.as_ref())
-            .map(|resources| ResourceAmounts::from_api(resources.limits.as_ref()))
-            .and_then(|limits| limits.get(resource))
-            .filter(|limit| matches!(resource, "cpu" | "memory") && !limit.is_zero());
-        Some(of_pod.unwrap_or(allocatable))
-    }
-}
-
-/// One `key="value"` a line, by key.
-fn list_text(list: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> =
-        list.into_iter().flatten().map(|(key, value)| format!("{key}={value:?}")).collect();
-    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -1,28 +1,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Secret, Service};
-
-/// What became of reading an object from the API server.
-#[derive(Clone, Debug)]
-pub enum Fetched<T> {
-    /// It is there.
-    Found(T),
-    /// It does not exist.
-    NotFound,
-    /// It cannot be told; with the text that users read.
-    Failed(String),
-}
+use rubelet_types::Fetched;
 
 /// Objects of the API that environment variables of one pod refer to.
 #[derive(Clone, Default)]
 pub struct ApiObjects {
     /// ConfigMaps of the pod's namespace, by name.
-    pub config_maps: BTreeMap<String, Fetched<ConfigMap>>,
+    pub config_maps: BTreeMap<String, Fetched<Arc<ConfigMap>>>,
     /// Secrets of the pod's namespace, by name.
-    pub secrets: BTreeMap<String, Fetched<Secret>>,
-    /// The services of the cluster; none until they have been listed once.
-    pub services: Option<Vec<Service>>,
+    pub secrets: BTreeMap<String, Fetched<Arc<Secret>>>,
+    /// The services of the cluster, of which those of the pod's namespace and the API server's own
+    /// are enough; none until they have been listed once.
+    pub services: Option<Vec<Arc<Service>>>,
 }
 
 /// Names only: values are secret.

@@ -1,6 +1,7 @@
 //! Variables that tell containers where services are.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
@@ -10,7 +11,7 @@ const MASTER_SERVICE: &str = "kubernetes";
 /// The variables of all services that a pod of `namespace` is told of: the API server always, those
 /// of its own namespace with `enableServiceLinks`.
 pub(super) fn service_variables(
-    services: &[Service],
+    services: &[Arc<Service>],
     namespace: &str,
     links: bool,
 ) -> Vec<(String, String)> {
@@ -75,7 +76,7 @@ fn variable_name(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn services() -> Vec<Service> {
+    fn services() -> Vec<Arc<Service>> {
         serde_json::from_value(serde_json::json!([
             {"metadata": {"name": "kubernetes", "namespace": "default"},
              "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]}},

@@ -1,4 +1,7 @@
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use rubelet_types::Quantity;
 
 use super::*;
 
@@ -15,7 +18,7 @@ fn pod(container: serde_json::Value) -> Pod {
 }
 
 fn objects() -> ApiObjects {
-    serde_json::from_value::<Vec<k8s_openapi::api::core::v1::Service>>(serde_json::json!([
+    serde_json::from_value::<Vec<Arc<k8s_openapi::api::core::v1::Service>>>(serde_json::json!([
         {"metadata": {"name": "db", "namespace": "ns"},
          "spec": {"clusterIP": "10.96.0.7", "ports": [{"port": 5432}]}}
     ]))

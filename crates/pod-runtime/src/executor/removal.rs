@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use rubelet_cri::{CriError, observe};
+use rubelet_cri::{CriError, observe, v1};
 use rubelet_types::{
-    ContainerId, ContainerSnapshot, NodePaths, PodRef, PodSnapshot, PodUid, SandboxId,
+    ContainerId, ContainerSnapshot, ContainerState, NodePaths, PodRef, PodSnapshot, PodUid,
+    SandboxId,
 };
 
 use super::PodRuntime;
@@ -17,9 +18,13 @@ impl PodRuntime {
     /// Removes a dead container, the file of its termination message, and its logs unless `keep_log`.
     /// The logs go first: once the container is gone nobody comes back for them.
     ///
+    /// One that `snapshot` shows as created is looked at once more. Whoever created it may have had it
+    /// started and died meanwhile; when that start succeeds or fails after the snapshot, the container
+    /// ran, and with it would go the only record of that.
+    ///
     /// # Errors
     ///
-    /// The runtime or the file system could not.
+    /// The runtime or the file system could not, or the container is no longer only created.
     pub async fn remove_container(
         &self,
         pod: &PodRef,
@@ -33,6 +38,9 @@ impl PodRuntime {
                 && check_pod_names(pod).is_ok()
                 && NodePaths::check_element(&container.name).is_ok()
         });
+        if found.is_some_and(|container| container.state == ContainerState::Created) {
+            self.ensure_only_created(id).await?;
+        }
         if let Some(container) = found.filter(|_| !keep_log) {
             let log = self
                 .paths
@@ -46,6 +54,21 @@ impl PodRuntime {
             blocking(move || files::remove_if_there(&file)).await?;
         }
         Ok(())
+    }
+
+    async fn ensure_only_created(&self, id: &ContainerId) -> Result<(), RuntimeFailure> {
+        let status = match self.cri.container_status(id, false).await {
+            Ok(answer) => answer.status,
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        match status {
+            Some(status) if status.state() != v1::ContainerState::ContainerCreated => {
+                let message = format!("container {id} was started meanwhile");
+                Err(RuntimeFailure::new("", message))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The file that a kubelet made for the container's termination message.

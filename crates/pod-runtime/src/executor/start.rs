@@ -6,8 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use rubelet_cri::{CriError, observe, v1};
 use rubelet_types::{
-    ContainerId, ContainerSnapshot, ContainerSpec, EventObject, NodePaths, find_container,
-    is_host_network, pod_ref, reasons, termination_grace_seconds,
+    ContainerId, ContainerSnapshot, ContainerSpec, EventObject, NodePaths, error_chain,
+    find_container, is_host_network, pod_ref, reasons, termination_grace_seconds,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,6 @@ use crate::hosts_file::render_hosts_file;
 use crate::mounts::PreparedMount;
 use crate::node_security::NodeSecurity;
 use crate::security::check_run_as_non_root;
-use crate::text::chain;
 
 const HOSTS_FILE: &str = "/etc/hosts";
 
@@ -196,7 +195,7 @@ impl PodRuntime {
             })?;
         // Before any file is made under it.
         NodePaths::check_element(&container.name)
-            .map_err(|error| chain(&ContainerConfigError::from(error)))?;
+            .map_err(|error| error_chain(&ContainerConfigError::from(error)))?;
         if let Some(target) = spec.target.filter(|target| !target.is_empty())
             && start.target.is_none()
         {
@@ -238,7 +237,7 @@ impl PodRuntime {
             },
             &self.paths,
         )
-        .map_err(|error| chain(&error))?;
+        .map_err(|error| error_chain(&error))?;
         Ok((config, sandbox_config))
     }
 

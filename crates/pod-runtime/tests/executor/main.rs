@@ -23,8 +23,8 @@ use rubelet_pod_runtime::{
     RuntimeFailure, SandboxToCreate,
 };
 use rubelet_types::{
-    ContainerSnapshot, Event, EventObject, EventRecorder, EventType, NodePaths, PodRef,
-    ResourceAmounts, SandboxSnapshot, pod_ref,
+    ContainerSnapshot, ContainerState, Event, EventObject, EventRecorder, EventType, NodePaths,
+    PodRef, ResourceAmounts, SandboxSnapshot, pod_ref,
 };
 use tokio_util::sync::CancellationToken;
 

@@ -61,6 +61,52 @@ async fn logs_that_are_to_be_kept_outlive_their_container() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_created_instance_that_was_started_meanwhile_is_not_removed() {
+    let node = Node::new();
+    let pod = pod(serde_json::json!({}));
+    let sandbox = node.with_sandbox(&pod).await;
+    let broken = FaultAction::Error(Code::Unavailable, "not now".to_owned());
+    node.fake.inject(Fault::on(Rpc::StartContainer, broken).times(1));
+    node.start(&pod, node.to_start(&sandbox)).await.unwrap_err();
+    let pod = pod_ref(&pod);
+    let created = node.runtime.inspect(&pod).await.unwrap();
+    let id = created.containers[0].id.clone();
+    assert_eq!(created.containers[0].state, ContainerState::Created);
+
+    // Whoever asked for the start is gone, and it succeeds, and ends, all the same.
+    let cri = node.fake.client(CriOptions::default());
+    cri.start_container(&id).await.unwrap();
+    for _ in 0..2 {
+        let refused = node.runtime.remove_container(&pod, &created, &id, false).await.unwrap_err();
+        assert_eq!(refused.message, format!("container {id} was started meanwhile"));
+        assert_eq!(node.fake.inventory().containers.len(), 1);
+        assert!(node.log(&pod, "0.log").exists());
+        node.runtime.stop_container(&id, seconds(0)).await.unwrap();
+    }
+    // Who knows that it ran may remove it.
+    let ended = node.runtime.inspect(&pod).await.unwrap();
+    node.runtime.remove_container(&pod, &ended, &id, false).await.unwrap();
+    assert!(node.fake.inventory().containers.is_empty() && !node.log(&pod, "0.log").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_created_instance_that_nobody_started_is_removed() {
+    let node = Node::new();
+    let pod = pod(serde_json::json!({}));
+    let sandbox = node.with_sandbox(&pod).await;
+    let broken = FaultAction::Error(Code::Unavailable, "not now".to_owned());
+    node.fake.inject(Fault::on(Rpc::StartContainer, broken).times(1));
+    node.start(&pod, node.to_start(&sandbox)).await.unwrap_err();
+    let pod = pod_ref(&pod);
+    let created = node.runtime.inspect(&pod).await.unwrap();
+    let id = &created.containers[0].id;
+    node.runtime.remove_container(&pod, &created, id, false).await.unwrap();
+    assert!(node.fake.inventory().containers.is_empty());
+    // Nor is one that is gone already looked for.
+    node.runtime.remove_container(&pod, &created, id, false).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_nobody_wants_goes_with_its_logs_and_links() {
     let node = Node::new();
     let pod = pod(serde_json::json!({}));

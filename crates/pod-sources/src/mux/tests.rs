@@ -103,6 +103,16 @@ fn single_changes_lead_to_what_a_full_set_leads_to() {
 }
 
 #[test]
+fn a_pod_that_cannot_be_made_out_is_not_gone() {
+    let mut mux = PodConfigMux::new([PodSource::Api]);
+    mux.apply_set(PodSource::Api, vec![pod("a", "a"), pod("b", "b")], at(1));
+    let unreadable = [PodUid::new("a"), PodUid::new("never-seen")];
+    let outcome = mux.apply_set_keeping(PodSource::Api, Vec::new(), &unreadable, at(2));
+    assert_eq!(told(&outcome), "REMOVE b");
+    assert_eq!(mux.pods(PodSource::Api).count(), 1);
+}
+
+#[test]
 fn the_first_set_is_always_heard() {
     let mut mux = PodConfigMux::new([PodSource::File, PodSource::Http]);
     assert!(!mux.sources_ready());

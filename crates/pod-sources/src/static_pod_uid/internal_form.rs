@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -68,23 +68,6 @@ fn take_back(spec: &mut PodSpec, original: &PodSpec) {
     }
     spec.resources.clone_from(&original.resources);
     spec.overhead.clone_from(&original.overhead);
-    let volumes = spec.volumes.iter_mut().flatten();
-    for (volume, original) in volumes.zip(original.volumes.iter().flatten()) {
-        take_back_certificates(volume, original);
-    }
-}
-
-/// Only the API server gives certificates their life span.
-fn take_back_certificates(volume: &mut Volume, original: &Volume) {
-    let sources = volume.projected.iter_mut().flat_map(|it| it.sources.iter_mut().flatten());
-    let originals = original.projected.iter().flat_map(|it| it.sources.iter().flatten());
-    for (source, original) in sources.zip(originals) {
-        if let (Some(certificate), Some(original)) =
-            (&mut source.pod_certificate, &original.pod_certificate)
-        {
-            certificate.max_expiration_seconds = original.max_expiration_seconds;
-        }
-    }
 }
 
 fn move_host_fields(spec: &mut Map<String, Value>) {

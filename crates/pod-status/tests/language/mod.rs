@@ -29,6 +29,7 @@ pub(crate) struct Case {
     stage: Stage,
     outcome: Option<StatusOverride>,
     restarting_all: bool,
+    is_leaving: bool,
     node: NodeFacts,
     show: Vec<String>,
 }
@@ -74,6 +75,7 @@ impl Case {
             stage: Stage::Setup,
             outcome: None,
             restarting_all: false,
+            is_leaving: false,
             node: NodeFacts {
                 host_ips: vec!["192.168.0.1".to_owned()],
                 runtime_name: "containerd".to_owned(),
@@ -101,6 +103,7 @@ impl Case {
                 }
                 "starting" => case.starting.extend(rest.iter().map(|name| (*name).to_owned())),
                 "restarting-all" => case.restarting_all = true,
+                "leaving" => case.is_leaving = true,
                 "stage" => {
                     case.stage = match rest[0] {
                         "Terminating" => Stage::Terminating,
@@ -235,6 +238,7 @@ impl Case {
             stage: self.stage,
             outcome_override: self.outcome.as_ref(),
             restarting_all: self.restarting_all,
+            is_leaving: self.is_leaving,
             ..StatusInput::new(&self.pod, &self.previous, &self.node, second(self.now))
         })
     }

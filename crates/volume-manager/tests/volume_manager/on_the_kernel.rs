@@ -365,3 +365,149 @@ fn a_root_behind_a_link_is_found_in_the_mount_table() {
         assert!(node.mounts_of(&reference).is_empty());
     });
 }
+
+#[test]
+fn volumes_of_the_api_have_the_layout_that_others_know() {
+    let name = "on_the_kernel::volumes_of_the_api_have_the_layout_that_others_know";
+    in_private_mount_namespace(name, || async {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let mut node = Node::new(HostMounts);
+        node.content.set_config_map("x", "key", "value");
+        node.content.set_secret("s", "key", "czNjcmV0");
+        node.content.set_token("t");
+        let (pod, reference) = pod(
+            "u1",
+            json!([
+                {"name": "c", "configMap": {"name": "x"}},
+                {"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}},
+                {"name": "p", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "token"}}]}},
+            ]),
+        );
+        let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        let directory = |name: &str, plugin: &str| {
+            let path = node.volume(&reference, plugin, name);
+            assert_eq!(volumes.by_name[name].host_path, path);
+            assert!(volumes.by_name[name].read_only);
+            path
+        };
+        let config_map = directory("c", "kubernetes.io/configmap");
+        let secret = directory("s", "kubernetes.io/secret");
+        let projected = directory("p", "kubernetes.io/projected");
+        // Whatever the umask; the rest is what a tmpfs is mounted with.
+        assert_eq!((mode(&config_map), mode(&secret)), (0o777, 0o1777));
+        assert_eq!(node.mounts_of(&reference), vec![projected.clone(), secret.clone()]);
+        let size = rustix::fs::statvfs(&secret).unwrap();
+        assert_eq!(size.f_blocks * size.f_frsize, crate::support::ALLOCATABLE);
+        let modes =
+            [config_map.join("key"), secret.join("key"), projected.join("token")].map(|p| mode(&p));
+        assert_eq!(modes, [0o644, 0o400, 0o644]);
+        assert_eq!(fs::read_link(secret.join("key")).unwrap(), Path::new("..data/key"));
+        assert_eq!(fs::read_to_string(secret.join("key")).unwrap(), "s3cret");
+
+        let set = fs::read_link(secret.join("..data")).unwrap();
+        assert_eq!(mode(&secret.join(&set)), 0o755);
+        node.restart();
+        node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        assert_eq!(node.mounts_of(&reference).len(), 2, "not mounted twice");
+        assert_eq!(fs::read_link(secret.join("..data")).unwrap(), set, "nor written twice");
+
+        // The node started anew: what was in memory is gone.
+        rustix::mount::unmount(&secret, rustix::mount::UnmountFlags::empty()).unwrap();
+        node.restart();
+        node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        assert_eq!(fs::read_to_string(secret.join("key")).unwrap(), "s3cret");
+
+        node.manager.release_pod_volumes(&reference).await.unwrap();
+        assert!(node.mounts_of(&reference).is_empty());
+        assert!(!node.pod_dir(&reference).exists());
+    });
+}
+
+#[test]
+fn fs_group_may_read_what_the_owner_may() {
+    let name = "on_the_kernel::fs_group_may_read_what_the_owner_may";
+    in_private_mount_namespace(name, || async {
+        let node = Node::new(HostMounts);
+        node.content.set_config_map("x", "key", "value");
+        node.content.set_token("t");
+        let (pod, reference) = pod_with(
+            "u1",
+            json!([
+                {"name": "c", "configMap": {"name": "x", "defaultMode": 0o400}},
+                {"name": "p", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "dir/token"}}]}},
+            ]),
+            json!({"securityContext": {"fsGroup": 2000, "runAsUser": 1000}}),
+        );
+        let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        let (config_map, projected) =
+            (&volumes.by_name["c"].host_path, &volumes.by_name["p"].host_path);
+        let facts = |path: &Path| {
+            let metadata = fs::metadata(path).unwrap();
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777)
+        };
+        assert_eq!(facts(&config_map.join("key")), (0, 2000, 0o440));
+        assert_eq!(facts(&projected.join("dir/token")), (1000, 2000, 0o640));
+        assert_eq!(facts(&projected.join("dir")), (0, 2000, 0o2755));
+        assert_eq!(facts(config_map), (0, 2000, 0o2777));
+        assert_eq!(facts(projected), (0, 2000, 0o3777));
+        node.manager.release_pod_volumes(&reference).await.unwrap();
+        assert!(!node.pod_dir(&reference).exists());
+    });
+}
+
+#[test]
+fn a_sub_path_keeps_the_file_it_was_bound_to() {
+    let name = "on_the_kernel::a_sub_path_keeps_the_file_it_was_bound_to";
+    in_private_mount_namespace(name, || async {
+        let node = Node::new(HostMounts);
+        node.content.set_config_map("x", "key", "1");
+        let (pod, reference) = pod("u1", json!([{"name": "c", "configMap": {"name": "x"}}]));
+        let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        let volume = volumes.by_name["c"].host_path.clone();
+        let prepare = || {
+            let mount = sub_path("c", &volume, "key");
+            node.manager.prepare_sub_path(&reference, mount)
+        };
+        let bound = prepare().await.unwrap();
+        node.content.set_config_map("x", "key", "2");
+        node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        assert_eq!(fs::read_to_string(volume.join("key")).unwrap(), "2");
+        assert_eq!(fs::read_to_string(&bound).unwrap(), "1", "a running container sees no change");
+        assert_eq!(prepare().await.unwrap(), bound);
+        assert_eq!(fs::read_to_string(&bound).unwrap(), "2", "one that is started anew does");
+        node.manager.release_pod_volumes(&reference).await.unwrap();
+        assert!(!node.pod_dir(&reference).exists());
+    });
+}
+
+#[test]
+fn a_secret_that_does_not_fit_leaves_the_old_one() {
+    let name = "on_the_kernel::a_secret_that_does_not_fit_leaves_the_old_one";
+    in_private_mount_namespace(name, || async {
+        let mut node = Node::new(HostMounts);
+        node.content.set_secret("s", "key", "czNjcmV0");
+        let (pod, reference) = pod_with(
+            "u1",
+            json!([{"name": "s", "secret": {"secretName": "s"}}]),
+            json!({"containers": [{
+                "name": "app",
+                "volumeMounts": [{"name": "s", "mountPath": "/m"}],
+                "resources": {"limits": {"memory": "64Ki"}},
+            }]}),
+        );
+        let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        let key = volumes.by_name["s"].host_path.join("key");
+        node.content.set_secret("s", "key", &"QUFB".repeat(40_000));
+        let error = node.manager.ensure_pod_volumes(&pod).await.unwrap_err();
+        assert!(error.to_string().to_lowercase().contains("no space left"), "{error}");
+        assert_eq!(fs::read_to_string(&key).unwrap(), "s3cret");
+        // What the attempt left does not stand in the way of the next.
+        node.content.set_secret("s", "key", &"QUFB".repeat(8_000));
+        node.restart();
+        node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        assert_eq!(fs::metadata(&key).unwrap().len(), 24_000);
+        node.manager.release_pod_volumes(&reference).await.unwrap();
+    });
+}

@@ -5,15 +5,18 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::Pod;
-use rubelet_types::{EventObject, EventRecorder, NodePaths, PodRef};
-use rubelet_volume_manager::{MountPort, VolumeManager, VolumeManagerConfig};
+use rubelet_types::{Clock, EventObject, EventRecorder, NodePaths, PodRef, ResourceAmounts};
+use rubelet_volume_manager::{MountPort, VolumeContent, VolumeManager, VolumeManagerConfig};
 use serde_json::{Value, json};
+
+use crate::fake_content::FakeContent;
 
 /// A node with a root directory of its own.
 pub(crate) struct Node {
     pub(crate) temp: tempfile::TempDir,
     pub(crate) paths: NodePaths,
     pub(crate) mounts: Arc<dyn MountPort>,
+    pub(crate) content: FakeContent,
     pub(crate) events: Arc<Mutex<Vec<String>>>,
     pub(crate) manager: VolumeManager,
 }
@@ -31,13 +34,14 @@ impl Node {
     pub(crate) fn over(temp: tempfile::TempDir, root: &Path, mounts: Arc<dyn MountPort>) -> Self {
         let paths = NodePaths::new(root, temp.path().join("logs"), temp.path().join("links"));
         let events = Arc::new(Mutex::new(Vec::new()));
-        let manager = start(&paths, &mounts, &events);
-        Self { temp, paths, mounts, events, manager }
+        let content = FakeContent::default();
+        let manager = start(&paths, &mounts, &content, &events);
+        Self { temp, paths, mounts, content, events, manager }
     }
 
     /// The kubelet ends and starts again.
     pub(crate) fn restart(&mut self) {
-        self.manager = start(&self.paths, &self.mounts, &self.events);
+        self.manager = start(&self.paths, &self.mounts, &self.content, &self.events);
     }
 
     pub(crate) fn take_events(&self) -> Vec<String> {
@@ -49,7 +53,11 @@ impl Node {
     }
 
     pub(crate) fn empty_dir(&self, pod: &PodRef, name: &str) -> PathBuf {
-        self.paths.pod_volume_dir(&pod.uid, "kubernetes.io/empty-dir", name)
+        self.volume(pod, "kubernetes.io/empty-dir", name)
+    }
+
+    pub(crate) fn volume(&self, pod: &PodRef, plugin: &str, name: &str) -> PathBuf {
+        self.paths.pod_volume_dir(&pod.uid, plugin, name)
     }
 
     pub(crate) fn mounts_of(&self, pod: &PodRef) -> Vec<PathBuf> {
@@ -62,6 +70,7 @@ impl Node {
 fn start(
     paths: &NodePaths,
     mounts: &Arc<dyn MountPort>,
+    content: &FakeContent,
     events: &Arc<Mutex<Vec<String>>>,
 ) -> VolumeManager {
     let sink = events.clone();
@@ -79,7 +88,12 @@ fn start(
         allocatable_memory: Some(ALLOCATABLE),
         operations_at_once: 4,
     };
-    VolumeManager::new(config, mounts.clone(), recorder)
+    let content = VolumeContent {
+        objects: Some(Arc::new(content.clone())),
+        allocatable: ResourceAmounts::default(),
+        clock: Clock::system(),
+    };
+    VolumeManager::with_content(config, mounts.clone(), recorder, content)
 }
 
 /// A pod with these volumes, all of which its only container mounts.

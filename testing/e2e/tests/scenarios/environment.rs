@@ -10,7 +10,8 @@ use rubelet_e2e::{PodView, RuntimeKind, kill_container, wait_for};
 use rubelet_types::{ContainerId, SandboxId};
 use serde_json::{Value, json};
 
-use crate::facts::{WAIT, on_node, read_facts, run_pod, tell, telling};
+use crate::WAIT;
+use crate::facts::{on_node, read_facts, run_pod, tell, telling};
 use crate::runtime::with_cri;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

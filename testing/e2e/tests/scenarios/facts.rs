@@ -10,10 +10,8 @@ use rubelet_e2e::{KubeletProcess, PodView, Runtime};
 use rubelet_types::ContainerId;
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::runtime::with_cri;
-
-/// Enough for what takes a second on a busy machine.
-pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 /// The last line of a container that is done with saying what there is to say.
 const END: &str = "that is all";

@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{Cache, KubeletProcess, PodView, Runtime, RuntimeKind, kill_container, wait_for};
+use rubelet_e2e::{
+    Cache, KubeletProcess, Missing, PodView, Runtime, RuntimeKind, kill_container, wait_for,
+};
 use serde_json::json;
 
-use crate::facts::{WAIT, start_kubelet, wait_for_refusal, wait_until_ready};
+use crate::WAIT;
+use crate::facts::{start_kubelet, wait_for_refusal, wait_until_ready};
 use crate::runtime::with_cri;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -44,10 +47,10 @@ struct Registry {
 
 impl Registry {
     fn start(stage: &Stage, kubelet: &KubeletProcess) -> anyhow::Result<Self> {
-        anyhow::ensure!(
-            Path::new(REGISTRY).exists(),
-            "no {REGISTRY}: run `cargo xtask setup` as root"
-        );
+        if !Path::new(REGISTRY).exists() {
+            let remedy = "run `cargo xtask setup` as root";
+            return Err(Missing { files: vec![REGISTRY.into()], remedy }.into());
+        }
         let runtime = Arc::clone(stage.runtime());
         let dir = runtime.dir().join(format!("registry-{}", stage.kubelet_options().node_name));
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;

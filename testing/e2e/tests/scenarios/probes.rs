@@ -1,11 +1,12 @@
 //! Probes against a server whose answers change.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use anyhow::Context;
 use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{KubeletProcess, PodView, RuntimeKind, wait_for};
+
+use crate::WAIT;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -25,11 +26,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-const WAIT: Duration = Duration::from_secs(40);
-
 fn readiness_follows_the_http_probe(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = stage.start_kubelet()?;
-    let probes = "readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1}";
+    let probes = "readinessProbe: {httpGet: {path: /health, port: 8080}, periodSeconds: 1, \
+                  timeoutSeconds: 10}";
     write_target(&kubelet, probes)?;
     let pod = kubelet.wait_for_pod("target", "ready", WAIT, |pod| pod.ready)?;
     tell(&kubelet, &pod, "/set/http/503")?;
@@ -43,7 +43,7 @@ fn readiness_follows_the_http_probe(stage: &Stage) -> anyhow::Result<()> {
 fn a_failed_grpc_liveness_probe_restarts_the_container(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = stage.start_kubelet()?;
     let probes = "livenessProbe: {grpc: {port: 9090, service: web}, periodSeconds: 1, \
-                  failureThreshold: 2}";
+                  timeoutSeconds: 10, failureThreshold: 2}";
     write_target(&kubelet, probes)?;
     let pod = kubelet.wait_for_pod("target", "ready", WAIT, |pod| pod.ready)?;
     tell(&kubelet, &pod, "/set/grpc/not-serving")?;
@@ -56,8 +56,9 @@ fn a_failed_grpc_liveness_probe_restarts_the_container(stage: &Stage) -> anyhow:
 
 fn tcp_and_exec_probes_make_a_pod_ready(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = stage.start_kubelet()?;
-    let probes = "startupProbe: {tcpSocket: {port: 7070}, periodSeconds: 1}\n    \
-                  readinessProbe: {exec: {command: [test, -x, /probe-target]}, periodSeconds: 1}";
+    let probes = "startupProbe: {tcpSocket: {port: 7070}, periodSeconds: 1, failureThreshold: 60}\n    \
+                  readinessProbe: {exec: {command: [test, -x, /probe-target]}, \
+                  periodSeconds: 1, timeoutSeconds: 10}";
     write_target(&kubelet, probes)?;
     let pod = kubelet.wait_for_pod("target", "ready", WAIT, |pod| pod.ready)?;
     assert_eq!(pod.raw["status"]["containerStatuses"][0]["started"], true);

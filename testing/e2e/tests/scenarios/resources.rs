@@ -8,7 +8,8 @@ use rubelet_e2e::{PodView, Runtime, RuntimeKind, find_container_processes, wait_
 use rubelet_types::ContainerId;
 use serde_json::{Value, json};
 
-use crate::facts::{WAIT, start_kubelet, wait_until_ready};
+use crate::WAIT;
+use crate::facts::{start_kubelet, wait_until_ready};
 use crate::runtime::with_cri;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -269,9 +270,14 @@ fn node_memory_capacity() -> anyhow::Result<i64> {
     Ok(kilobytes * 1024)
 }
 
+fn id_of(pod: &PodView, container: &str) -> anyhow::Result<String> {
+    Ok(pod.container(container).context("no status")?.id.clone())
+}
+
 fn a_container_that_exceeds_its_memory_limit_is_killed(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = stage.start_kubelet()?;
-    // `tail` keeps all of a line that never ends.
+    // `tail` keeps all of a line that never ends. The runtime begins to watch the memory of a
+    // container when it has started it.
     let pod = r#"
 apiVersion: v1
 kind: Pod
@@ -283,7 +289,7 @@ spec:
   - name: greedy
     image: busybox
     imagePullPolicy: Never
-    command: [tail, /dev/zero]
+    command: [sh, -c, "sleep 2; exec tail /dev/zero"]
     resources: {limits: {memory: 16Mi}}
   - name: modest
     image: busybox
@@ -294,10 +300,13 @@ spec:
     kubelet.write_manifest("greedy.yaml", pod)?;
     let pod = kubelet.wait_for_pod("greedy", "killed", WAIT, |pod| {
         pod.container("greedy").is_some_and(|greedy| greedy.state == "terminated")
+            // It is started after the other one.
+            && pod.container("modest").is_some_and(|modest| modest.is_running())
     })?;
     let greedy = pod.container("greedy").context("no status")?;
     assert_eq!((greedy.reason.as_str(), greedy.exit_code), ("OOMKilled", Some(137)));
-    let modest = pod.container("modest").context("no status")?;
-    assert!(modest.is_running(), "the limit is each container's own");
+    // The limit is each container's own.
+    let modest = find_container_processes(stage.runtime().cgroup(), &id_of(&pod, "modest")?);
+    assert_eq!(modest.len(), 1, "its process goes on");
     Ok(())
 }

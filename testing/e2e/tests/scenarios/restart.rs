@@ -8,10 +8,12 @@ use rubelet_cri::v1;
 use rubelet_e2e::manifest::{busybox, pod, probe_target, with};
 use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{
-    Deadline, Diary, KubeletProcess, PodView, kill_container, wait_closely, wait_for,
+    Deadline, Diary, KubeletOptions, KubeletProcess, PodView, kill_container, wait_closely,
+    wait_for,
 };
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::lifecycle::{condition, wait_until_nothing_is_left, wait_until_stopped};
 use crate::runtime::with_cri;
 
@@ -40,9 +42,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "a_kubelet_started_before_containerd_waits_for_it",
         a_kubelet_started_before_containerd_waits_for_it,
     ),
+    Scenario::on_built(
+        "the_lock_file_hands_the_node_over_from_one_kubelet_to_the_next",
+        the_lock_file_hands_the_node_over_from_one_kubelet_to_the_next,
+    ),
 ];
-
-const WAIT: Duration = Duration::from_secs(60);
 
 fn start(stage: &Stage) -> anyhow::Result<(KubeletProcess, Diary)> {
     let mut options = stage.kubelet_options();
@@ -69,17 +73,21 @@ fn id_of(pod: &PodView) -> Option<String> {
 
 /// Pods of many kinds, all of which come to rest.
 fn pods_at_rest(diary: &Diary) -> Vec<Value> {
-    let http = json!({ "httpGet": { "path": "/", "port": 8080 }, "periodSeconds": 1 });
+    // A busy machine may take its time for a probe.
+    let every = |seconds: u32, probe: Value| {
+        with(json!({ "periodSeconds": seconds, "timeoutSeconds": 10 }), probe)
+    };
+    let http = every(1, json!({ "httpGet": { "path": "/", "port": 8080 } }));
     let probed = with(
         probe_target("app"),
         json!({
             "startupProbe": with(http.clone(), json!({ "failureThreshold": 30 })),
             "readinessProbe": http,
-            "livenessProbe": { "tcpSocket": { "port": 7070 }, "periodSeconds": 1 },
+            "livenessProbe": every(1, json!({ "tcpSocket": { "port": 7070 } })),
         }),
     );
-    let exec = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
-    let slow = json!({ "exec": { "command": ["true"] }, "periodSeconds": 60 });
+    let exec = every(1, json!({ "exec": { "command": ["true"] } }));
+    let slow = every(60, json!({ "exec": { "command": ["true"] } }));
     let sidecar = with(
         busybox("sidecar", "exec sleep 3600"),
         json!({ "restartPolicy": "Always", "startupProbe": exec }),
@@ -170,14 +178,16 @@ fn ensure_nothing_changes(
             }
         }
         shown = shown.max(now.len());
-        if deadline.is_over() { Ok(Ok(())) } else { Err(format!("{} pods are shown", now.len())) }
+        // They are shown as soon as the manifests are read.
+        match deadline.is_over() && shown == before.len() {
+            true => Ok(Ok(())),
+            false => Err(format!("{} pods are shown of {}", now.len(), before.len())),
+        }
     })?
     .0
     .map_err(|(was, is)| {
         anyhow::anyhow!("a status changed\nfrom {was:?}\nto   {is}\n{}", kubelet.log_tail(25))
-    })?;
-    ensure!(shown == before.len(), "{shown} pods are shown of {}", before.len());
-    Ok(())
+    })
 }
 
 fn a_restart_of_the_kubelet_changes_nothing_about_its_pods(stage: &Stage) -> anyhow::Result<()> {
@@ -302,7 +312,6 @@ fn kill_between_sandbox_and_container(
 ) -> anyhow::Result<()> {
     for attempt in 0..10 {
         let name = format!("caught-{attempt}");
-        kubelet.write_pod(&pod(&name, json!({ "containers": [sleeper()] })))?;
         // The first sign of a sandbox is its directory in the runtime's state.
         let state = stage.runtime().dir().join("containerd/state/io.containerd.runtime.v2.task");
         let count = || {
@@ -310,12 +319,13 @@ fn kill_between_sandbox_and_container(
             entries.flatten().count()
         };
         let before = count();
+        kubelet.write_pod(&pod(&name, json!({ "containers": [sleeper()] })))?;
         wait_closely("a sandbox in the making", WAIT, || match count() {
             now if now > before => Ok(()),
             now => Err(format!("{now} tasks")),
         })?;
         kubelet.freeze();
-        let ready = wait_for("the sandbox to be ready", Duration::from_secs(20), || {
+        let ready = wait_for("the sandbox to be ready", Duration::from_secs(40), || {
             let sandboxes = sandboxes(stage, &name).map_err(|error| format!("{error:#}"))?;
             match sandboxes.first().map(v1::PodSandbox::state) {
                 Some(v1::PodSandboxState::SandboxReady) => Ok(()),
@@ -425,12 +435,14 @@ fn what_happened_while_containerd_was_away_is_made_up_for(stage: &Stage) -> anyh
     for name in ["stays", "changed", "removed", "died"] {
         kubelet.write_pod(&service(name, &diary))?;
     }
-    let exec = json!({ "exec": { "command": ["true"] }, "periodSeconds": 1 });
+    let every_second = json!({ "periodSeconds": 1, "timeoutSeconds": 10 });
+    let exec = json!({ "exec": { "command": ["true"] } });
+    let http = json!({ "httpGet": { "path": "/", "port": 8080 } });
     let probed = with(
         probe_target("app"),
         json!({
-            "readinessProbe": exec,
-            "livenessProbe": { "httpGet": { "path": "/", "port": 8080 }, "periodSeconds": 1 },
+            "readinessProbe": with(every_second.clone(), exec),
+            "livenessProbe": with(every_second, http),
         }),
     );
     kubelet.write_pod(&pod("probed", json!({ "containers": [probed] })))?;
@@ -504,4 +516,56 @@ fn a_kubelet_started_before_containerd_waits_for_it(stage: &Stage) -> anyhow::Re
     assert_eq!(patient.restarts(), 0);
     kubelet.remove_pod("patient")?;
     wait_until_nothing_is_left(&kubelet, WAIT)
+}
+
+fn the_lock_file_hands_the_node_over_from_one_kubelet_to_the_next(
+    stage: &Stage,
+) -> anyhow::Result<()> {
+    let mut options = stage.kubelet_options();
+    let lock = format!("--lock-file={}", stage.runtime().dir().join("kubelet.lock").display());
+    let waiting = KubeletOptions { args: vec![lock.clone()], ..options.clone() };
+    options.args = vec![lock, "--exit-on-lock-contention".to_owned()];
+    let mut first = stage.start_kubelet_with(options.clone())?;
+    let diary = Diary::create(&first.manifests().with_file_name("diary"))?;
+    first.write_pod(&service("stays", &diary))?;
+    diary.wait_for("stays", "start", 1, WAIT)?;
+    let stays = first.wait_for_pod("stays", "ready", WAIT, |pod| pod.ready)?;
+
+    // It gives way to whoever wants the lock, and its pods do not notice.
+    let mut second = KubeletProcess::launch(stage.runtime(), options)?;
+    let ended = first.wait_for_end(WAIT)?;
+    ensure!(ended.success(), "it ended with {ended}");
+    second.wait_until_healthy()?;
+    let ensure_it_stayed = |kubelet: &KubeletProcess| -> anyhow::Result<()> {
+        let now = kubelet.wait_for_pod("stays", "known", WAIT, |pod| pod.ready)?;
+        assert_eq!((id_of(&now), now.restarts()), (id_of(&stays), 0));
+        Ok(())
+    };
+    ensure_it_stayed(&second)?;
+    second.write_pod(&pod("new", json!({ "containers": [sleeper()] })))?;
+    second.wait_for_pod("new", "ready", WAIT, |pod| pod.ready)?;
+
+    // Without the other flag it keeps the lock, and the next one waits for its end.
+    second.options_mut().args.clone_from(&waiting.args);
+    second.restart()?;
+    let log = second.log_file();
+    let asked = || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.matches("Acquiring file lock").count()
+    };
+    let before = asked();
+    let mut third = KubeletProcess::launch(stage.runtime(), waiting)?;
+    wait_for("the third to ask for the lock", WAIT, || match asked() {
+        count if count > before => Ok(()),
+        count => Err(format!("the lock was asked for {count} times")),
+    })?;
+    assert_eq!(second.get(10248, "/healthz")?.0, 200, "the second goes on");
+    ensure_it_stayed(&second)?;
+    second.stop()?;
+    third.wait_until_healthy()?;
+    ensure_it_stayed(&third)?;
+    assert_eq!(diary.lines("stays")?, ["stays start"]);
+    third.remove_pod("stays")?;
+    third.remove_pod("new")?;
+    wait_until_nothing_is_left(&third, WAIT)
 }

@@ -10,6 +10,8 @@ use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{Runtime, RuntimeKind, wait_for};
 use rubelet_types::SandboxId;
 
+use crate::WAIT;
+
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "the_runtime_has_its_images",
@@ -77,21 +79,26 @@ pub(crate) fn wait_until_idle(runtime: &Runtime, timeout: Duration) -> anyhow::R
 }
 
 fn the_runtime_has_its_images(stage: &Stage) -> anyhow::Result<()> {
-    let images = with_cri(stage.runtime(), |cri| async move {
-        let version = cri.check_version().await?;
-        anyhow::ensure!(version.name == "containerd", "it is {version:?}");
-        Ok(cri.list_images(None).await?)
-    })?;
-    let names: BTreeSet<&str> =
-        images.iter().flat_map(|image| &image.repo_tags).map(String::as_str).collect();
-    let expected = BTreeSet::from([
-        "registry.k8s.io/pause:3.10",
-        "docker.io/library/busybox:latest",
-        "localhost/rubelet/nonroot:1",
-        "localhost/rubelet/probe-target:1",
-    ]);
-    assert_eq!(names, expected);
-    Ok(())
+    let expected = BTreeSet::from(
+        [
+            "registry.k8s.io/pause:3.10",
+            "docker.io/library/busybox:latest",
+            "localhost/rubelet/nonroot:1",
+            "localhost/rubelet/probe-target:1",
+        ]
+        .map(str::to_owned),
+    );
+    // The CRI hears of an import by an event.
+    wait_for("the images to be listed", WAIT, || {
+        let images = with_cri(stage.runtime(), |cri| async move {
+            let version = cri.check_version().await?;
+            anyhow::ensure!(version.name == "containerd", "it is {version:?}");
+            Ok(cri.list_images(None).await?)
+        });
+        let images = images.map_err(|error| format!("{error:#}"))?.into_iter();
+        let names: BTreeSet<String> = images.flat_map(|image| image.repo_tags).collect();
+        if names == expected { Ok(()) } else { Err(format!("there are {names:?}")) }
+    })
 }
 
 fn a_killed_containerd_comes_back(stage: &Stage) -> anyhow::Result<()> {

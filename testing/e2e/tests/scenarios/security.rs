@@ -7,9 +7,9 @@ use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{Cache, KubeletProcess, PodView, Runtime, RuntimeKind};
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::facts::{
-    Facts, WAIT, exec, on_node, read_facts, start_kubelet, telling, wait_for_refusal,
-    wait_until_ready,
+    Facts, exec, on_node, read_facts, start_kubelet, telling, wait_for_refusal, wait_until_ready,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[

@@ -10,11 +10,13 @@ use anyhow::{Context, ensure};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rubelet_e2e::manifest::{busybox, pod};
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{KubeletOptions, KubeletProcess};
+use rubelet_e2e::{KubeletOptions, KubeletProcess, wait_for};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 use serde_json::{Value, json};
+
+use crate::WAIT;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::on_built(
@@ -31,7 +33,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
 ];
 
-const WAIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 10250;
 
 /// Takes any certificate: the kubelet's is of its own making, and what is looked at is the answer.
@@ -195,6 +196,14 @@ fn health_pods_and_configuration_are_served_on_their_ports(stage: &Stage) -> any
     Ok(())
 }
 
+/// Waits until somebody answers on 10250: that the health port answers says nothing about it.
+fn wait_until_served(kubelet: &KubeletProcess) -> anyhow::Result<()> {
+    wait_for("an answer on 10250", WAIT, || match get(kubelet, None, "/healthz") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{error:#}")),
+    })
+}
+
 fn who_may_ask_on_10250_is_as_configured(stage: &Stage) -> anyhow::Result<()> {
     let authority = Authority::new("the right one")?;
     let alice = authority.client("alice")?;
@@ -214,6 +223,7 @@ fn who_may_ask_on_10250_is_as_configured(stage: &Stage) -> anyhow::Result<()> {
     let mut options = stage.kubelet_options();
     options.config = config(false, "AlwaysAllow");
     let mut kubelet = stage.start_kubelet_with(options)?;
+    wait_until_served(&kubelet)?;
     for path in ["/pods", "/configz", "/runningpods/", "/healthz", "/nowhere"] {
         assert_eq!(get(&kubelet, None, path)?, (401, "Unauthorized".to_owned()), "{path}");
     }
@@ -228,6 +238,7 @@ fn who_may_ask_on_10250_is_as_configured(stage: &Stage) -> anyhow::Result<()> {
     // Without anybody who decides, nobody may do anything.
     kubelet.options_mut().config = config(true, "Webhook");
     kubelet.restart()?;
+    wait_until_served(&kubelet)?;
     for (client, user) in [(None, "system:anonymous"), (Some(&alice), "alice")] {
         let (status, body) = get(&kubelet, client, "/configz")?;
         let expected = format!(

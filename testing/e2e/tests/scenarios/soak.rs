@@ -1,6 +1,6 @@
 //! A kubelet that is killed again and again while its pods come, run, crash and go.
 //!
-//! `RUBELET_SOAK_KILLS` (50) says how often, `RUBELET_SOAK_SEED` repeats a run.
+//! `RUBELET_SOAK_KILLS` (20) says how often, `RUBELET_SOAK_SEED` repeats a run.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rubelet_e2e::manifest::{pod, with};
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{Deadline, Diary, DiaryEntry, KubeletProcess, PodView, wait_for};
+use rubelet_e2e::{Deadline, Diary, DiaryEntry, KubeletProcess, PodView, RuntimeKind, wait_for};
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::lifecycle::wait_until_nothing_is_left;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::on_all(
-    "a_kubelet_killed_50_times_restarts_nothing_that_did_not_fail_and_leaves_nothing",
-    a_kubelet_killed_50_times_restarts_nothing_that_did_not_fail_and_leaves_nothing,
+    "a_kubelet_killed_again_and_again_restarts_nothing_that_did_not_fail_and_leaves_nothing",
+    a_kubelet_killed_again_and_again_restarts_nothing_that_did_not_fail_and_leaves_nothing,
 )];
 
-const WAIT: Duration = Duration::from_secs(90);
-const KILLS: u32 = 50;
+const KILLS: u32 = 20;
 /// How long a kubelet lives at most before it is killed.
 const LIFE: Duration = Duration::from_millis(3000);
 
@@ -116,7 +116,7 @@ fn from_environment<T: std::str::FromStr>(name: &str, default: T) -> anyhow::Res
     }
 }
 
-fn a_kubelet_killed_50_times_restarts_nothing_that_did_not_fail_and_leaves_nothing(
+fn a_kubelet_killed_again_and_again_restarts_nothing_that_did_not_fail_and_leaves_nothing(
     stage: &Stage,
 ) -> anyhow::Result<()> {
     let kills = from_environment("RUBELET_SOAK_KILLS", KILLS)?;
@@ -127,7 +127,11 @@ fn a_kubelet_killed_50_times_restarts_nothing_that_did_not_fail_and_leaves_nothi
 fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut options = stage.kubelet_options();
-    options.config = json!({ "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" } });
+    options.config = json!({
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
+        // The Go kubelet tells of events at this level.
+        "logging": { "verbosity": 3 },
+    });
     let mut kubelet = stage.start_kubelet_with(options)?;
     let diary = Diary::create(&kubelet.manifests().with_file_name("diary"))?;
 
@@ -179,10 +183,9 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
             pod.ready && pod.raw["metadata"]["labels"]["generation"] == generation
         })?;
     }
-    let mut cut_short = BTreeMap::new();
     for name in &steadies {
         let pod = kubelet.wait_for_pod(name, "ready", WAIT, |pod| pod.ready)?;
-        cut_short.extend(starts_cut_short(&pod)?);
+        ensure_only_starts_failed(&pod)?;
     }
     for name in &jobs {
         let is_over = |pod: &PodView| matches!(&*pod.phase, "Succeeded" | "Failed");
@@ -191,7 +194,7 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
         let fate = (&*pod.phase, &*app.reason);
         let expected = [("Succeeded", "Completed"), ("Failed", "StartError")].contains(&fate);
         ensure!(expected, "{name} ended as {fate:?}: {}", pod.raw["status"]);
-        cut_short.extend(starts_cut_short(&pod)?);
+        ensure_only_starts_failed(&pod)?;
     }
     for name in &crashers {
         // One more end, and it is its own.
@@ -199,10 +202,8 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
         let pod = kubelet.wait_for_pod(name, "restarted", WAIT, |pod| pod.restarts() > restarts)?;
         let last = &pod.raw["status"]["containerStatuses"][0]["lastState"]["terminated"];
         assert_eq!(last["exitCode"], 7, "{name} ends by itself: {last}");
-        // How many starts were given up over all its restarts is not known: a few.
-        cut_short.insert(format!("{name}/app"), u64::from(kills / 5));
     }
-    check_diary(&diary, &cut_short)?;
+    check_diary(&diary, &starts_cut_short(&kubelet)?)?;
 
     for name in steadies.iter().chain(&jobs).chain(&crashers) {
         kubelet.remove_pod(name)?;
@@ -215,27 +216,43 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
         Ok(pods) => Err(format!("{} are there", pods.len())),
         Err(error) => Err(format!("{error:#}")),
     })?;
+    if stage.runtime().kind() == RuntimeKind::Debian {
+        // A start that is given up at the wrong moment leaves a task that containerd 1.6 cannot
+        // remove for as long as it lives.
+        stage.runtime().kill_containerd()?;
+        stage.runtime().start_containerd()?;
+    }
     wait_until_nothing_is_left(&kubelet, WAIT)
 }
 
-/// How many starts of each container the runtime may have given up, by its name in the diary.
-///
-/// It does that when the kubelet that asked for a start dies before the answer, and an instance
-/// that was only made is not started by the next kubelet. Anything else that was restarted is an
-/// error.
-fn starts_cut_short(pod: &PodView) -> anyhow::Result<BTreeMap<String, u64>> {
-    let (name, _) = pod.name.rsplit_once('-').context("a static pod's name has the node's")?;
+/// Nothing of the pod was restarted but what the runtime could not start.
+fn ensure_only_starts_failed(pod: &PodView) -> anyhow::Result<()> {
     let statuses = ["initContainerStatuses", "containerStatuses"];
     let statuses = statuses.iter().flat_map(|field| pod.raw["status"][field].as_array());
-    let mut cut_short = BTreeMap::new();
     for status in statuses.flatten() {
-        let reason = |state: &str| status[state]["terminated"]["reason"].as_str();
-        let ended = reason("lastState");
+        let ended = status["lastState"]["terminated"]["reason"].as_str();
         ensure!(matches!(ended, None | Some("StartError")), "{} was restarted: {status}", pod.name);
-        let failed = u64::from(reason("state") == Some("StartError"));
-        let restarts = status["restartCount"].as_u64().context("it has a count")?;
-        let container = status["name"].as_str().context("it has a name")?;
-        cut_short.insert(format!("{name}/{container}"), restarts + failed);
+    }
+    Ok(())
+}
+
+/// How many starts of each container were cut short, by its name in the diary: a kubelet told that it
+/// was created and died before it could tell that it was started.
+///
+/// The runtime gives such a start up, and its process may have come as far as its first lines.
+fn starts_cut_short(kubelet: &KubeletProcess) -> anyhow::Result<BTreeMap<String, u64>> {
+    let mut cut_short: BTreeMap<String, u64> = BTreeMap::new();
+    for event in kubelet.events()? {
+        let container =
+            event.field_path.split_once('{').and_then(|(_, name)| name.strip_suffix('}'));
+        let pod = event.object.rsplit_once('-').and_then(|(name, _)| name.rsplit_once('/'));
+        let (Some(container), Some((_, pod))) = (container, pod) else { continue };
+        let count = cut_short.entry(format!("{pod}/{container}")).or_default();
+        match event.reason.as_str() {
+            "Created" => *count += 1,
+            "Started" => *count = count.saturating_sub(1),
+            _ => {}
+        }
     }
     Ok(cut_short)
 }
@@ -250,18 +267,22 @@ fn check_diary(diary: &Diary, cut_short: &BTreeMap<String, u64>) -> anyhow::Resu
     for (who, lines) in &by_writer {
         let count = |what: &str| lines.iter().filter(|line| *line == what).count() as u64;
         let kind = who.split('-').next().unwrap_or_default();
-        // One whose start is given up may have come as far as its first line.
         let spare = cut_short.get(who).copied().unwrap_or(0);
         let is_once = (1..=1 + spare).contains(&count("start"));
         let as_expected = match (kind, who.ends_with("/init")) {
             ("steady", false) => is_once && count("end") == 0,
-            ("steady" | "job", _) => is_once && count("end") <= 1,
+            // An init container is over so fast that such a one may have come to its end.
+            ("steady", true) => is_once && count("end") <= count("start"),
+            ("job", _) => is_once && count("end") <= 1,
             // A crash is over before the next start.
             ("crash", _) => count("start") <= count("end") + 1 + spare,
             _ => true,
         };
         let told = kind != "travel" && count("term") > 0;
-        ensure!(as_expected && !told && count("overlap") == 0, "{who} wrote {lines:?}");
+        ensure!(
+            as_expected && !told && count("overlap") == 0,
+            "{who}, of which {spare} starts were cut short, wrote {lines:?}"
+        );
     }
     Ok(())
 }

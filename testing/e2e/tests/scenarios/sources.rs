@@ -12,6 +12,7 @@ use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{Diary, KubeletProcess, ManifestServer, PodView, wait_for};
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::lifecycle::wait_until_nothing_is_left;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -33,8 +34,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         pods_come_from_a_url_with_headers_beside_those_from_files,
     ),
 ];
-
-const WAIT: Duration = Duration::from_secs(60);
 
 /// A pod whose container writes its version, and which two at once cannot be of.
 fn exclusive(name: &str, diary: &Diary, version: &str) -> Value {

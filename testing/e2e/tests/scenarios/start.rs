@@ -1,10 +1,9 @@
 //! Pods that start.
 
-use std::time::Duration;
-
 use rubelet_e2e::RuntimeKind;
 use rubelet_e2e::runner::{Scenario, Stage};
 
+use crate::WAIT;
 use crate::runtime::wait_until_idle;
 
 pub(crate) const SCENARIOS: &[Scenario] =
@@ -27,13 +26,13 @@ spec:
     command: [sh, -c, "echo hello from $(hostname); exec sleep 3600"]
 "#,
     )?;
-    let pod = kubelet.wait_for_pod("one", "ready", Duration::from_secs(30), |pod| pod.ready)?;
+    let pod = kubelet.wait_for_pod("one", "ready", WAIT, |pod| pod.ready)?;
     assert_eq!(pod.phase, "Running");
     assert!(pod.ip.starts_with("10.244."), "its address is {:?}", pod.ip);
-    let log = kubelet.wait_for_log(&pod, "app", "hello", Duration::from_secs(10))?;
+    let log = kubelet.wait_for_log(&pod, "app", "hello", WAIT)?;
     assert_eq!(log, [format!("hello from {}", pod.name)]);
 
     kubelet.remove_manifest("one.yaml")?;
-    kubelet.wait_until_gone("one", Duration::from_secs(30))?;
-    wait_until_idle(stage.runtime(), Duration::from_secs(30))
+    kubelet.wait_until_gone("one", WAIT)?;
+    wait_until_idle(stage.runtime(), WAIT)
 }

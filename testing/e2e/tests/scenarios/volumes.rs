@@ -10,8 +10,9 @@ use rubelet_e2e::runner::{Scenario, Stage};
 use rubelet_e2e::{KubeletProcess, PodView, Runtime, RuntimeKind, kill_container, wait_for};
 use serde_json::{Value, json};
 
+use crate::WAIT;
 use crate::facts::{
-    WAIT, exec, on_node, read_facts, run_pod, start_kubelet, tell, telling, wait_for_refusal,
+    exec, on_node, read_facts, run_pod, start_kubelet, tell, telling, wait_for_refusal,
     wait_until_ready,
 };
 

@@ -231,6 +231,7 @@ impl World {
     /// when the kubelet has come to rest.
     pub(in crate::tests) fn calm_down(&mut self) {
         self.trace.push("calm".to_owned());
+        self.late_starts();
         self.late_effects();
         self.network = NetworkState::Ready;
         self.probes.0.clear();
@@ -288,13 +289,11 @@ impl World {
             assert!(matches!(self.state.stage(), Stage::Finished { .. }), "it does not finish");
             assert!(!self.containers.iter().any(Container::runs), "finished, and something runs");
             assert!(!self.snapshot().any_sandbox_ready(), "finished, and a sandbox is ready");
-            if !is_static_pod(&self.pod) {
-                assert!(
-                    is_terminal_phase(self.reported.phase.as_deref()),
-                    "finished, and its phase is {:?}",
-                    self.reported.phase
-                );
-            }
+            assert!(
+                is_terminal_phase(self.reported.phase.as_deref()),
+                "finished, and its phase is {:?}",
+                self.reported.phase
+            );
             return;
         }
         let ready: Vec<_> =

@@ -9,7 +9,8 @@ use rubelet_e2e::{Diary, KubeletProcess, PodView, uptime};
 use serde_json::{Value, json};
 
 use super::stopping::{Watched, time_of_death};
-use super::{WAIT, ensure_within, start_impatient_kubelet, status_of, wait_until_stopped};
+use super::{ensure_within, start_impatient_kubelet, status_of, wait_until_stopped};
+use crate::WAIT;
 use crate::runtime::wait_until_idle;
 
 fn exec_hook(who: &str, script: &str) -> Value {
@@ -66,7 +67,7 @@ pub(super) fn a_post_start_hook_holds_back_the_next_container_and_its_failure_ki
         ["exec/first hook", "exec/first start", "exec/first hooked", "exec/second start"]
     );
     let [first, second] = ["sleep/first", "sleep/second"].map(|who| diary.times(who, "start"));
-    ensure_within("the hook that sleeps", second?[0] - first?[0], 1.9, 6.0)?;
+    ensure_within("the hook that sleeps", second?[0] - first?[0], 1.9, 20.0)?;
     kubelet.wait_for_log(&listener, "app", "http answers 418 from now on", WAIT)?;
 
     let flaky =
@@ -75,7 +76,7 @@ pub(super) fn a_post_start_hook_holds_back_the_next_container_and_its_failure_ki
     ensure!(last["exitCode"] == 137, "it was not killed: {last}");
     // It ran, so it is the first restart of a crash, which waits for nothing but its end.
     let starts = diary.times("flaky/first", "start")?;
-    ensure_within("the first restart", starts[1] - starts[0], 0.0, 8.0)?;
+    ensure_within("the first restart", starts[1] - starts[0], 0.0, 20.0)?;
     let event = kubelet.wait_for_event("flaky", "FailedPostStartHook", "", WAIT)?;
     assert_eq!(event.message, "PostStartHook failed");
     Ok(())
@@ -96,7 +97,8 @@ pub(super) fn a_pre_stop_hook_runs_inside_the_grace_period(stage: &Stage) -> any
         |name: &str, hook: Value| hooked(Diary::service("app", name, ":"), "preStop", hook);
     // A first process that minds no SIGTERM does not get it.
     let hung = Diary::container("app", "hung", "note start; exec sleep 3600");
-    let slow_hook = |who: &str| exec_hook(who, "note hook; sleep 1; note hooked");
+    // Slow enough for two of them to run side by side on a busy machine.
+    let slow_hook = |who: &str| exec_hook(who, "note hook; sleep 3; note hooked");
     let both = ["one", "two"].map(|name| {
         let who = format!("both/{name}");
         hooked(Diary::service(name, &who, ":"), "preStop", slow_hook(&who))
@@ -110,7 +112,7 @@ pub(super) fn a_pre_stop_hook_runs_inside_the_grace_period(stage: &Stage) -> any
         with_grace("fails", 20, vec![obedient("fails", exec_hook("fails", "note hook; exit 3"))]),
         with_grace(
             "hung",
-            8,
+            6,
             vec![hooked(hung, "preStop", exec_hook("hung", "note hook; sleep 86400"))],
         ),
         with_grace("both", 20, both.to_vec()),
@@ -134,15 +136,15 @@ pub(super) fn a_pre_stop_hook_runs_inside_the_grace_period(stage: &Stage) -> any
     }
     let killed = time_of_death(stage, &hung)? - removed;
     // The hook is given up when the grace period is over; SIGTERM is left two seconds then.
-    ensure_within("the end of a hung hook", killed, 8.0, 12.5)?;
+    ensure_within("the end of a hung hook", killed, 6.0, 16.0)?;
     for name in ["exec", "sleep", "http", "fails", "hung", "both", "over"] {
         wait_until_stopped(&kubelet, name)?;
     }
 
     assert_eq!(diary.lines("exec")?[1..], ["exec hook", "exec hooked", "exec term", "exec end"]);
-    ensure_within("sleeping", diary.times("sleep", "term")?[0] - removed, 1.9, 4.5)?;
+    ensure_within("sleeping", diary.times("sleep", "term")?[0] - removed, 1.9, 12.0)?;
     assert_eq!(diary.lines("fails")?[1..], ["fails hook", "fails term", "fails end"]);
-    ensure_within("a failed hook", diary.times("fails", "term")?[0] - removed, 0.0, 3.5)?;
+    ensure_within("a failed hook", diary.times("fails", "term")?[0] - removed, 0.0, 12.0)?;
     kubelet.wait_for_event("fails", "FailedPreStopHook", "PreStopHook failed", WAIT)?;
     kubelet.wait_for_log(&listener, "app", "grpc is off from now on", WAIT)?;
     assert_eq!(diary.times("http", "term")?.len(), 1);

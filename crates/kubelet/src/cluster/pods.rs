@@ -1,0 +1,134 @@
+//! Pod objects at the API server: statuses on their way there, and mirror pods.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use rubelet_apiserver::{ApiError, ApiErrorKind, ApiServer, Delete, Patch};
+use rubelet_node_status::{NodeHandle, NodeOrigin};
+use rubelet_pod_sources::{MirrorOwner, MirrorPods, MirrorPort};
+use rubelet_pod_workers::PodWorkers;
+use rubelet_status_manager::{PodStatusApi, StatusObject};
+use rubelet_types::{PodFullName, PodRef, error_chain, is_static_pod, labels, pod_ref};
+use serde_json::Value;
+
+use crate::executor::Executor;
+use crate::pods::DesiredPods;
+
+/// Statuses of pods at the API server: of its own pods, and of static pods by way of their mirrors.
+#[derive(Debug)]
+pub(crate) struct ApiPodStatuses {
+    pub(crate) api: ApiServer,
+    pub(crate) desired: Arc<DesiredPods>,
+    pub(crate) mirrors: Arc<MirrorPods>,
+}
+
+impl PodStatusApi for ApiPodStatuses {
+    type Error = ApiError;
+
+    fn object(&self, pod: &PodRef) -> StatusObject {
+        let desired = self.desired.get(&pod.uid).map(|(desired, _)| desired);
+        match &desired {
+            Some(desired) if !is_static_pod(desired) => {
+                return StatusObject::Seen(Arc::clone(desired));
+            }
+            _ => {}
+        }
+        // A static pod that has left its source still has its end told.
+        let mirror = self.mirrors.get(&pod.full_name()).filter(|mirror| {
+            let annotations = mirror.metadata.annotations.as_ref();
+            let hash = annotations.and_then(|all| all.get(labels::CONFIG_MIRROR));
+            hash.is_some_and(|hash| hash == pod.uid.as_str())
+        });
+        match (mirror, desired) {
+            (Some(mirror), _) => StatusObject::Seen(mirror),
+            (None, Some(_)) => StatusObject::NotYet,
+            (None, None) => StatusObject::Gone,
+        }
+    }
+
+    async fn get(&self, object: &PodRef) -> Result<Option<Pod>, ApiError> {
+        present(self.api.namespaced::<Pod>(&object.namespace).get(&object.name).await)
+    }
+
+    async fn patch_status(&self, object: &PodRef, patch: &Value) -> Result<Option<Pod>, ApiError> {
+        let pods = self.api.namespaced::<Pod>(&object.namespace);
+        match pods.patch_status(&object.name, &Patch::Strategic(patch.clone())).await {
+            // So it says too if the uid that the patch names is not the object's: it is another pod
+            // by now.
+            Err(error) if matches!(error.kind, ApiErrorKind::Conflict | ApiErrorKind::Invalid) => {
+                let held = self.get(object).await?;
+                if held.is_some_and(|held| pod_ref(&held).uid == object.uid) {
+                    Err(error)
+                } else {
+                    Ok(None)
+                }
+            }
+            patched => present(patched),
+        }
+    }
+
+    async fn delete(&self, object: &PodRef) -> Result<(), ApiError> {
+        delete_now(&self.api, object).await
+    }
+}
+
+fn present(found: Result<Pod, ApiError>) -> Result<Option<Pod>, ApiError> {
+    match found {
+        Ok(pod) => Ok(Some(pod)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a pod object without grace, if it is still there and the same one.
+async fn delete_now(api: &ApiServer, pod: &PodRef) -> Result<(), ApiError> {
+    let how = Delete {
+        grace_period_seconds: Some(0),
+        uid: Some(pod.uid.to_string()),
+        ..Delete::default()
+    };
+    match api.namespaced::<Pod>(&pod.namespace).delete(&pod.name, &how).await {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        other => other,
+    }
+}
+
+/// Mirror pods at the API server.
+#[derive(Debug)]
+pub(crate) struct ApiMirrorPods {
+    pub(crate) api: ApiServer,
+    pub(crate) desired: Arc<DesiredPods>,
+    pub(crate) workers: PodWorkers<Executor>,
+    pub(crate) node: NodeHandle,
+}
+
+impl MirrorPort for ApiMirrorPods {
+    fn static_pods(&self) -> Vec<Arc<Pod>> {
+        self.desired.all().into_iter().filter(|pod| is_static_pod(pod)).collect()
+    }
+
+    fn owner(&self) -> Option<MirrorOwner> {
+        let published = self.node.current()?;
+        let metadata = &published.node.metadata;
+        if published.origin != NodeOrigin::ApiServer || metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        Some(MirrorOwner { name: metadata.name.clone()?, uid: metadata.uid.clone()? })
+    }
+
+    fn is_ending(&self, name: &PodFullName) -> bool {
+        self.workers.summaries().iter().any(|worker| worker.pod.full_name() == *name)
+    }
+
+    async fn create(&self, pod: &Pod) -> Result<(), String> {
+        let reference = pod_ref(pod);
+        match self.api.namespaced::<Pod>(&reference.namespace).create(pod).await {
+            Err(error) if !error.is_already_exists() => Err(error_chain(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn delete(&self, pod: &PodRef) -> Result<(), String> {
+        delete_now(&self.api, pod).await.map_err(|error| error_chain(&error))
+    }
+}

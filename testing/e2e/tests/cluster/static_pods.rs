@@ -1,0 +1,60 @@
+//! Static pods and their mirrors.
+
+use anyhow::{Context, ensure};
+use rubelet_e2e::manifest::{busybox, pod};
+use rubelet_test_bed::trials::Trial;
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, id_of_app};
+use crate::{Ground, on_one_node};
+
+pub(crate) const TRIALS: &[Trial<Ground>] =
+    on_one_node![a_static_pod_has_a_mirror_that_follows_its_manifest];
+
+/// The annotation with the identity of the static pod that a mirror stands for.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+fn a_static_pod_has_a_mirror_that_follows_its_manifest(stage: &mut Stage) -> anyhow::Result<()> {
+    let namespace = stage.namespace().to_owned();
+    let manifest = |seconds: u32| -> Value {
+        let app = busybox("app", &format!("exec sleep {seconds}"));
+        let mut pod = pod("static", json!({ "containers": [app] }));
+        pod["metadata"]["namespace"] = namespace.as_str().into();
+        pod
+    };
+    stage.kubelet().write_pod(&manifest(3600))?;
+    let name = "static-node-1";
+    let mirror = stage.wait_until_ready(name)?;
+    let id = id_of_app(&mirror)?;
+    let node = stage.get("/api/v1/nodes/node-1")?;
+    let metadata = &mirror.raw["metadata"];
+    let owner = metadata["ownerReferences"][0].as_object().context("no owner")?;
+    ensure!(owner["kind"] == "Node" && owner["name"] == "node-1", "{owner:?}");
+    ensure!(owner["uid"] == node["metadata"]["uid"] && owner["controller"] == true, "{owner:?}");
+    let hash = metadata["annotations"][MIRROR].clone();
+    ensure!(hash.is_string(), "{metadata}");
+    ensure!(mirror.ip.starts_with("10.244.1."), "{}", mirror.raw["status"]);
+
+    // A deleted mirror comes back, and the pod does not notice.
+    for how in [&["--wait=false"][..], &["--grace-period=0", "--force", "--wait=false"][..]] {
+        let uid = stage.pod(name)?.context("no mirror")?.uid;
+        stage.kubectl(&[&["delete", "pod", name], how].concat())?;
+        let is_new = |pod: &rubelet_e2e::PodView| pod.ready && pod.uid != uid;
+        let again = stage.wait_for_pod(name, "made anew and ready", is_new)?;
+        ensure!(id_of_app(&again)? == id && again.restarts() == 0, "{}", again.raw["status"]);
+        ensure!(again.raw["metadata"]["annotations"][MIRROR] == hash, "{}", again.raw["metadata"]);
+        ensure!(again.start_time == mirror.start_time, "{}", again.raw["status"]);
+    }
+
+    // Another manifest is another pod.
+    stage.kubelet().write_pod(&manifest(3601))?;
+    let changed = stage.wait_for_pod(name, "replaced and ready", |pod| {
+        pod.ready && pod.raw["metadata"]["annotations"][MIRROR] != hash
+    })?;
+    ensure!(id_of_app(&changed)? != id, "{}", changed.raw["status"]);
+    ensure!(changed.raw["spec"]["containers"][0]["command"][2] == "exec sleep 3601");
+
+    stage.kubelet().remove_manifest("static.yaml")?;
+    stage.wait_until_gone(name)?;
+    stage.wait_until_nothing_is_left()
+}

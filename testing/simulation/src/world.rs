@@ -1,0 +1,595 @@
+//! The node and the world around it, and everything that can be done to them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kubelet::Invocation;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rubelet_cri::v1;
+use rubelet_fake_cri::{ExecAnswer, FakeOptions, FakeRuntime, Observer, Pull, ScriptMatch};
+use rubelet_pod_lifecycle::Stage;
+use rubelet_pod_sources::PodSource;
+use rubelet_types::{EventRecorder, EventType, pod_ref};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::ledger::{Book, Hindrance, short};
+use crate::life::{Environment, Life};
+use crate::machine::{Machine, WallClock};
+use crate::mounts::{InUse, LifeMounts, NodeMounts};
+use crate::pods::{
+    IMAGES, LIVENESS, NewPod, Origin, POST_START, PRE_STOP, PodMaker, READINESS, REMOTE_IMAGE,
+    STARTUP,
+};
+
+/// The kubelet is looked at this often.
+const LOOK: Duration = Duration::from_millis(250);
+
+pub(crate) struct World {
+    pub(crate) random: StdRng,
+    pub(crate) book: Book,
+    pub(crate) runtime: FakeRuntime,
+    pub(crate) machine: Machine,
+    pub(crate) mounts: NodeMounts,
+    wall: WallClock,
+    environment: Environment,
+    life: Option<Life>,
+    /// What manifests say.
+    statics: Vec<Pod>,
+    /// Manifests that were removed.
+    removed: Vec<Pod>,
+    /// What the API server says.
+    api: Vec<Pod>,
+    /// The API server cannot be reached.
+    is_api_away: bool,
+    feeds: [watch::Sender<Option<Vec<Pod>>>; 2],
+    next_pod: u32,
+    next_container: u32,
+    /// Containers and commands that fail now.
+    failing: Vec<(String, &'static str)>,
+    /// How long hooks take.
+    hooks: BTreeMap<(String, &'static str), Duration>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, is_verbose: bool) -> anyhow::Result<Self> {
+        let wall = WallClock::start();
+        let book = Book::new(wall.clone(), is_verbose);
+        let machine = Machine::new()?;
+        let told = book.clone();
+        let mut random = StdRng::seed_from_u64(seed);
+        let latency = [0, 0, 10, 200, 2000][random.random_range(0..5)];
+        let runtime = FakeRuntime::new(FakeOptions {
+            clock: wall.clock(),
+            seed,
+            latency: Duration::from_millis(latency),
+            observer: Some(Observer::new(move |happening| told.happened(happening))),
+            ..FakeOptions::default()
+        });
+        book.set_runtime(runtime.clone());
+        for image in IMAGES {
+            runtime.add_image(image, 1 << 20);
+        }
+        let mut arguments = machine.flags();
+        arguments.insert(0, "--v=2".to_owned());
+        let invocation = rubelet_config::load(arguments.into_iter().map(Into::into))
+            .context("the kubelet's command line")?;
+        let Invocation::Run(effective) = invocation else {
+            anyhow::bail!("the command line starts no kubelet")
+        };
+        let (statics, statics_rx) = watch::channel(Some(Vec::new()));
+        let (api, api_rx) = watch::channel(Some(Vec::new()));
+        let environment = Environment {
+            effective: Arc::new(*effective),
+            paths: machine.node_paths(),
+            host: machine.host(),
+            clock: wall.clock(),
+            events: record_events(&book),
+            runtime: runtime.clone(),
+            book: book.clone(),
+            wanted: [(PodSource::File, statics_rx), (PodSource::Api, api_rx)],
+        };
+        Ok(Self {
+            random,
+            book,
+            runtime,
+            machine,
+            mounts: NodeMounts::default(),
+            wall,
+            environment,
+            life: None,
+            statics: Vec::new(),
+            removed: Vec::new(),
+            api: Vec::new(),
+            is_api_away: false,
+            feeds: [statics, api],
+            next_pod: 0,
+            next_container: 0,
+            failing: Vec::new(),
+            hooks: BTreeMap::new(),
+        })
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.book.open().violations.is_empty()
+    }
+
+    /// Lets time pass, and looks at everything meanwhile.
+    pub(crate) async fn pass(&mut self, time: Duration) {
+        let until = self.elapsed() + time;
+        loop {
+            let left = until.saturating_sub(self.elapsed());
+            if left.is_zero() || self.has_failed() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.book.urgent() => {}
+                () = sleep(left.min(LOOK)) => {}
+            }
+            self.look().await;
+        }
+    }
+
+    /// Lets everybody have so many turns, and no time pass.
+    pub(crate) async fn take_turns(&self, turns: u32) {
+        for _ in 0..turns {
+            // Not a plain yield: whether the file work of somebody else has ended after it would be
+            // a matter of chance. There is one thread for that, and this waits in its queue.
+            let _ = tokio::task::spawn_blocking(|| ()).await;
+        }
+    }
+
+    async fn look(&mut self) {
+        self.book.check();
+        for violation in self.mounts.violations() {
+            self.book.violation(violation);
+        }
+        self.serve_api();
+        let crash_due = std::mem::take(&mut self.book.open().crash_due);
+        if crash_due && self.life.is_some() {
+            self.crash_kubelet().await;
+            let pause = self.random.random_range(0..5000);
+            sleep(Duration::from_millis(pause)).await;
+            self.start_kubelet();
+        }
+    }
+
+    /// What the API server does with what the kubelet reports: it keeps the statuses of pods, and an
+    /// object goes when the kubelet has finished with its pod.
+    fn serve_api(&mut self) {
+        let Some(view) = self.book.open().view.clone() else { return };
+        if self.is_api_away {
+            return;
+        }
+        let mut changed = false;
+        for reported in view.pods() {
+            let known = self.api.iter_mut().find(|pod| pod.metadata.uid == reported.metadata.uid);
+            if let Some(known) = known
+                && known.status != reported.status
+            {
+                known.status = reported.status;
+                changed = true;
+            }
+        }
+        if changed {
+            self.publish(Origin::Api);
+        }
+        let workers = view.workers();
+        let finished = |uid: &str| {
+            workers.iter().any(|worker| {
+                worker.pod.uid.as_str() == uid && matches!(worker.stage, Stage::Finished { .. })
+            })
+        };
+        let deleted = self.api.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        let uids = deleted.filter_map(|pod| pod.metadata.uid.clone());
+        let gone: Vec<String> = uids.filter(|uid| finished(uid)).collect();
+        for uid in gone {
+            self.drop_pod(&uid);
+        }
+    }
+
+    /// The kubelet hears of what a source says, unless it cannot be reached.
+    fn publish(&self, origin: Origin) {
+        let (index, pods) = match origin {
+            Origin::Static => (0, &self.statics),
+            Origin::Api if self.is_api_away => return,
+            Origin::Api => (1, &self.api),
+        };
+        self.feeds[index].send_replace(Some(pods.clone()));
+    }
+
+    /// The API server goes away, or is back. What has changed meanwhile is heard of at once.
+    pub(crate) fn set_api_away(&mut self, is_away: bool) {
+        self.book.note(format!("* the API server is away: {is_away}"));
+        self.is_api_away = is_away;
+        if is_away {
+            self.book.hinder(Hindrance::ApiServerAway);
+        } else {
+            self.book.unhinder(Hindrance::ApiServerAway);
+            self.publish(Origin::Api);
+        }
+    }
+
+    // ---- The kubelet ----
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.is_some()
+    }
+
+    pub(crate) fn start_kubelet(&mut self) {
+        if self.life.is_some() {
+            return;
+        }
+        {
+            let mut book = self.book.open();
+            book.life += 1;
+            let life = book.life;
+            book.note(format!("* kubelet {life} starts"));
+        }
+        let runtime = self.runtime.clone();
+        let in_use = InUse(Arc::new(move || {
+            let inventory = runtime.inventory();
+            let running = inventory
+                .containers
+                .iter()
+                .filter(|c| c.state == v1::ContainerState::ContainerRunning);
+            running
+                .flat_map(|container| {
+                    container.config.mounts.iter().map(|mount| {
+                        (container.name.clone(), PathBuf::from(mount.host_path.clone()))
+                    })
+                })
+                .collect()
+        }));
+        let mounts = LifeMounts::new(self.mounts.clone(), in_use);
+        {
+            let mut book = self.book.open();
+            for pod in &self.api {
+                let record = pod.metadata.uid.as_ref().and_then(|uid| book.pods.get_mut(uid));
+                if let Some(record) = record {
+                    record.remembered(pod.status.as_ref());
+                }
+            }
+        }
+        if self.is_api_away {
+            // A kubelet that starts has not heard of anything.
+            self.feeds[1].send_replace(None);
+        }
+        self.life = Some(Life::start(self.environment.clone(), mounts));
+        self.book.unhinder(Hindrance::KubeletGone);
+    }
+
+    pub(crate) async fn crash_kubelet(&mut self) {
+        let Some(life) = self.life.take() else { return };
+        self.book.note("* kubelet is killed");
+        self.book.hinder(Hindrance::KubeletGone);
+        if let Err(problem) = life.kill().await {
+            self.book.violation(problem);
+        }
+        let mut book = self.book.open();
+        book.crash_in = None;
+        book.crash_due = false;
+    }
+
+    pub(crate) async fn stop_kubelet(&mut self) {
+        let Some(life) = self.life.take() else { return };
+        self.book.note("* kubelet is stopped");
+        self.book.hinder(Hindrance::KubeletGone);
+        if let Err(problem) = life.shut_down().await {
+            self.book.violation(problem);
+        }
+    }
+
+    // ---- The runtime and the machine ----
+
+    pub(crate) fn crash_runtime(&self) {
+        self.book.note("* runtime dies");
+        self.book.hinder(Hindrance::RuntimeDown);
+        self.book.open().runtime_died();
+        self.runtime.crash();
+    }
+
+    pub(crate) fn restart_runtime(&self) {
+        self.book.note("* runtime is back");
+        self.book.open().troubled_for(Duration::ZERO);
+        if let Err(error) = self.runtime.restart() {
+            self.book.violation(format!("the runtime does not come back: {error}"));
+        }
+        self.book.unhinder(Hindrance::RuntimeDown);
+    }
+
+    pub(crate) fn set_network_ready(&self, is_ready: bool) {
+        self.book.note(format!("* network ready: {is_ready}"));
+        if is_ready {
+            self.book.unhinder(Hindrance::NetworkDown);
+        } else {
+            self.book.hinder(Hindrance::NetworkDown);
+        }
+        self.runtime.set_network_ready(is_ready);
+    }
+
+    pub(crate) async fn reboot(&mut self) {
+        self.book.note("* node reboots");
+        self.crash_kubelet().await;
+        self.runtime.crash();
+        self.book.open().runtime_died();
+        self.mounts.reboot();
+        self.machine.reboot();
+        let pause = self.random.random_range(1..60);
+        sleep(Duration::from_secs(pause)).await;
+        if let Err(error) = self.runtime.reboot() {
+            self.book.violation(format!("the runtime does not come back: {error}"));
+        }
+        self.start_kubelet();
+    }
+
+    pub(crate) fn jump_clock(&self, by: SignedDuration) {
+        self.book.note(format!("* wall clock jumps by {by:#}"));
+        self.wall.jump(by);
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.wall.elapsed()
+    }
+
+    // ---- Pods ----
+
+    pub(crate) fn add_pod(&mut self, origin: Origin) -> anyhow::Result<()> {
+        self.next_pod += 1;
+        let name = format!("p{}", self.next_pod);
+        self.add_pod_named(&name, origin)
+    }
+
+    fn add_pod_named(&mut self, name: &str, origin: Origin) -> anyhow::Result<()> {
+        let uid = format!("uid-{}-{name}", self.next_pod);
+        let made = PodMaker { random: &mut self.random, next_container: &mut self.next_container }
+            .make(name, &uid, origin)?;
+        let NewPod { pod, is_steady, scripts, failing, hooks } = made;
+        for (container, script) in scripts {
+            self.runtime.add_script(ScriptMatch::Container(container.clone()), script);
+            for command in [LIVENESS, READINESS, STARTUP, POST_START, PRE_STOP] {
+                self.set_exec(&container, command, 0, Duration::ZERO);
+            }
+        }
+        for (container, command, takes) in hooks {
+            self.hooks.insert((container.clone(), command), takes);
+            self.set_exec(&container, command, 0, takes);
+        }
+        for (container, command) in failing {
+            self.fail(&container, command);
+        }
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let text = serde_json::to_string(&pod.spec)?;
+        self.book.note(format!("+ {origin:?} pod {uid}: {text}"));
+        self.book.open().add_pod(pod.clone(), origin, is_steady);
+        self.source(origin).push(pod);
+        self.publish(origin);
+        Ok(())
+    }
+
+    fn source(&mut self, origin: Origin) -> &mut Vec<Pod> {
+        match origin {
+            Origin::Static => &mut self.statics,
+            Origin::Api => &mut self.api,
+        }
+    }
+
+    /// A manifest that was removed is there again, just as it was.
+    pub(crate) fn restore_pod(&mut self) {
+        if self.removed.is_empty() {
+            return;
+        }
+        let index = self.random.random_range(0..self.removed.len());
+        let pod = self.removed.remove(index);
+        if self.statics.iter().any(|other| other.metadata.name == pod.metadata.name) {
+            return;
+        }
+        self.book.note(format!("+ Static pod {} again", pod_ref(&pod)));
+        self.book.open().add_pod(pod.clone(), Origin::Static, false);
+        self.statics.push(pod);
+        self.publish(Origin::Static);
+    }
+
+    fn set_exec(&self, container: &str, command: &str, exit_code: i32, after: Duration) {
+        let answer = ExecAnswer { exit_code, after, ..ExecAnswer::default() };
+        self.runtime.set_exec(container, &[command], answer);
+    }
+
+    pub(crate) fn fail(&mut self, container: &str, command: &'static str) {
+        self.book.note(format!("* {command} of {container} fails from now on"));
+        self.set_exec(container, command, 1, Duration::ZERO);
+        self.failing.push((container.to_owned(), command));
+    }
+
+    /// Whatever failed works again.
+    pub(crate) fn heal_commands(&mut self) {
+        for (container, command) in std::mem::take(&mut self.failing) {
+            self.book.note(format!("* {command} of {container} works again"));
+            let after = self.hooks.get(&(container.clone(), command)).copied().unwrap_or_default();
+            self.set_exec(&container, command, 0, after);
+        }
+    }
+
+    /// The source lists the pod no more.
+    fn drop_pod(&mut self, uid: &str) {
+        self.book.note(format!("- pod {uid}"));
+        let origin = {
+            let mut book = self.book.open();
+            let now = book.wall.elapsed();
+            let Some(record) = book.pods.get_mut(uid) else { return };
+            record.wanted = false;
+            record.leaving.get_or_insert(now);
+            record.origin
+        };
+        let (pods, gone): (Vec<Pod>, Vec<Pod>) = std::mem::take(self.source(origin))
+            .into_iter()
+            .partition(|pod| pod.metadata.uid.as_deref() != Some(uid));
+        *self.source(origin) = pods;
+        if origin == Origin::Static {
+            self.removed.extend(gone);
+        }
+        self.publish(origin);
+    }
+
+    /// A pod of those that a source lists.
+    pub(crate) fn some_pod(&mut self, origin: Option<Origin>) -> Option<(String, Origin)> {
+        let book = self.book.open();
+        let wanted: Vec<(String, Origin)> = book
+            .pods
+            .iter()
+            .filter(|(_, record)| record.wanted && origin.is_none_or(|o| o == record.origin))
+            .map(|(uid, record)| (uid.clone(), record.origin))
+            .collect();
+        drop(book);
+        if wanted.is_empty() {
+            return None;
+        }
+        let index = self.random.random_range(0..wanted.len());
+        Some(wanted[index].clone())
+    }
+
+    /// Removes a manifest, or asks the API to delete a pod.
+    pub(crate) fn delete_pod(&mut self) {
+        let Some((uid, origin)) = self.some_pod(None) else { return };
+        let is_forced = origin == Origin::Api && self.random.random_bool(0.1);
+        if origin == Origin::Static || is_forced {
+            return self.drop_pod(&uid);
+        }
+        let grace =
+            [None, None, Some(0), Some(1), Some(5), Some(300)][self.random.random_range(0..6)];
+        let now = self.environment.clock.now();
+        let is_it = |pod: &&mut Pod| pod.metadata.uid.as_deref() == Some(&uid);
+        let Some(pod) = self.api.iter_mut().find(is_it) else { return };
+        let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        let asked = grace.or(own).unwrap_or(30);
+        let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or(asked).min(asked);
+        pod.metadata.deletion_grace_period_seconds = Some(asked);
+        pod.metadata.deletion_timestamp.get_or_insert(Time(now));
+        let pod = pod.clone();
+        self.book.note(format!("- pod {uid} is to be deleted, grace {asked}"));
+        {
+            let mut book = self.book.open();
+            let now = book.wall.elapsed();
+            if let Some(record) = book.pods.get_mut(&uid) {
+                record.pod = pod;
+                record.leaving.get_or_insert(now);
+            }
+        }
+        self.publish(Origin::Api);
+    }
+
+    /// Another version of a pod.
+    pub(crate) fn change_pod(&mut self) -> anyhow::Result<()> {
+        let Some((uid, origin)) = self.some_pod(None) else { return Ok(()) };
+        match origin {
+            Origin::Static => {
+                let name = self.statics.iter().find_map(|pod| {
+                    let is_it = pod.metadata.uid.as_deref() == Some(&uid);
+                    is_it.then(|| pod.metadata.name.clone().unwrap_or_default())
+                });
+                let Some(name) = name else { return Ok(()) };
+                let manifest = name.trim_end_matches("-node").to_owned();
+                self.drop_pod(&uid);
+                self.next_pod += 1;
+                self.add_pod_named(&manifest, Origin::Static)
+            }
+            Origin::Api => {
+                let image = IMAGES[self.random.random_range(0..IMAGES.len())];
+                let is_it = |pod: &&mut Pod| pod.metadata.uid.as_deref() == Some(&uid);
+                let Some(pod) = self.api.iter_mut().find(is_it) else { return Ok(()) };
+                let Some(spec) = pod.spec.as_mut() else { return Ok(()) };
+                let container = &mut spec.containers[0];
+                if container.image.as_deref() == Some(image) {
+                    return Ok(());
+                }
+                container.image = Some(image.to_owned());
+                let (container, pod) = (container.name.clone(), pod.clone());
+                self.book.note(format!("~ pod {uid}: {container} is to run {image}"));
+                if let Some(record) = self.book.open().pods.get_mut(&uid) {
+                    record.pod = pod;
+                    record.changed.insert(container);
+                }
+                self.publish(Origin::Api);
+                Ok(())
+            }
+        }
+    }
+
+    // ---- Containers ----
+
+    /// A running container: its id and name.
+    pub(crate) fn some_running(&mut self) -> Option<(String, String)> {
+        let running: Vec<(String, String)> = self
+            .runtime
+            .inventory()
+            .containers
+            .into_iter()
+            .filter(|container| container.state == v1::ContainerState::ContainerRunning)
+            .map(|container| (container.id, container.name))
+            .collect();
+        if running.is_empty() {
+            return None;
+        }
+        let index = self.random.random_range(0..running.len());
+        Some(running[index].clone())
+    }
+
+    pub(crate) fn kill_process(&mut self) {
+        let Some((id, name)) = self.some_running() else { return };
+        let code = [0, 1, 137][self.random.random_range(0..3)];
+        self.book.note(format!("* process of {name} ({}) is killed, exit code {code}", short(&id)));
+        self.runtime.kill_process(&id, code);
+    }
+
+    pub(crate) fn lose_container(&mut self) {
+        let Some((id, name)) = self.some_running() else { return };
+        self.book.note(format!("* container {name} ({}) vanishes", short(&id)));
+        self.runtime.lose_container(&id);
+    }
+
+    pub(crate) fn kill_sandbox(&mut self) {
+        let ready: Vec<String> = self
+            .runtime
+            .inventory()
+            .sandboxes
+            .into_iter()
+            .filter(|sandbox| sandbox.state == v1::PodSandboxState::SandboxReady)
+            .map(|sandbox| sandbox.id)
+            .collect();
+        if ready.is_empty() {
+            return;
+        }
+        let id = &ready[self.random.random_range(0..ready.len())];
+        self.book.note(format!("* sandbox {} is killed", short(id)));
+        self.runtime.kill_sandbox(id);
+    }
+
+    pub(crate) fn offer_remote_image(&mut self) {
+        self.book.note("* the remote image can be pulled");
+        let takes = Duration::from_millis(self.random.random_range(0..20_000));
+        self.runtime.offer_image(REMOTE_IMAGE, Pull::brings(REMOTE_IMAGE, 1 << 24).after(takes));
+    }
+}
+
+fn record_events(book: &Book) -> EventRecorder {
+    let book = book.clone();
+    EventRecorder::new(move |event| {
+        let kind = if event.event_type == EventType::Normal { "N" } else { "W" };
+        let object = match &event.object {
+            rubelet_types::EventObject::Node => "node".to_owned(),
+            rubelet_types::EventObject::Pod(pod) => pod.uid.to_string(),
+            rubelet_types::EventObject::Container { pod, field_path } => {
+                format!("{} {field_path}", pod.uid)
+            }
+        };
+        book.note(format!("  ev {kind} {object} {}: {}", event.reason, event.message));
+    })
+}
