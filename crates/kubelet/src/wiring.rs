@@ -367,6 +367,8 @@ impl Kubelet {
         let _end = EndOfLife(handler.clone());
         let mut loops = JoinSet::new();
         let lived = tokio::select! {
+            // Loops end because of it.
+            biased;
             () = stop.cancelled() => Ok(()),
             died = self.live(&mut loops, &stop) => died,
         };

@@ -10,6 +10,7 @@ mod rejected;
 mod restart;
 mod stage;
 mod static_pods;
+mod volumes;
 mod workloads;
 
 use std::net::SocketAddr;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         static_pods::TRIALS,
         rejected::TRIALS,
         restart::TRIALS,
+        volumes::TRIALS,
         outage::TRIALS,
         outage::ON_TWO_NODES,
         TRIALS,

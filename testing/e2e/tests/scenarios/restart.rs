@@ -232,7 +232,7 @@ fn what_happened_while_no_kubelet_ran_is_made_up_for(stage: &Stage) -> anyhow::R
     kubelet.write_pod(&once("finished"))?;
     kubelet.write_pod(&once("long-finished"))?;
     let mut ids = BTreeMap::new();
-    for name in ["stays", "changed", "removed", "died", "finished"] {
+    for name in ["stays", "changed", "removed", "died", "finished", "long-finished"] {
         diary.wait_for(name, "start", 1, WAIT)?;
         let pod = kubelet.wait_for_pod(name, "ready", WAIT, |pod| pod.ready)?;
         ids.insert(name, id_of(&pod));

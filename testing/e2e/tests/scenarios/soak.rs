@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rubelet_e2e::manifest::{pod, with};
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{Deadline, Diary, DiaryEntry, KubeletProcess, PodView, RuntimeKind, wait_for};
+use rubelet_e2e::{Deadline, Diary, DiaryEntry, KubeletProcess, PodView, wait_for};
 use serde_json::{Value, json};
 
 use crate::WAIT;
@@ -216,12 +216,10 @@ fn soak(stage: &Stage, kills: u32, seed: u64) -> anyhow::Result<()> {
         Ok(pods) => Err(format!("{} are there", pods.len())),
         Err(error) => Err(format!("{error:#}")),
     })?;
-    if stage.runtime().kind() == RuntimeKind::Debian {
-        // A start that is given up at the wrong moment leaves a task that containerd 1.6 cannot
-        // remove for as long as it lives.
-        stage.runtime().kill_containerd()?;
-        stage.runtime().start_containerd()?;
-    }
+    // A start that is given up at the wrong moment, as by a kubelet that dies, leaves a task that
+    // containerd cannot remove for as long as it lives.
+    stage.runtime().kill_containerd()?;
+    stage.runtime().start_containerd()?;
     wait_until_nothing_is_left(&kubelet, WAIT)
 }
 

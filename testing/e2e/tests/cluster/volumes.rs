@@ -1,0 +1,102 @@
+//! What pods get from the API server beside themselves: tokens, ConfigMaps, Secrets.
+
+use anyhow::ensure;
+use rubelet_e2e::manifest::{busybox, pod, with};
+use rubelet_test_bed::trials::Trial;
+use serde_json::json;
+
+use crate::stage::{Stage, each_second};
+use crate::{Ground, on_one_node};
+
+pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
+    a_pod_has_its_token_its_settings_and_its_secret,
+    a_pod_waits_for_its_config_map_and_sees_it_change,
+];
+
+fn a_pod_has_its_token_its_settings_and_its_secret(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.create(
+        &stage.path("secrets"),
+        &json!({ "metadata": { "name": "door" }, "stringData": { "password": "sesame" } }),
+    )?;
+    stage.create(
+        &stage.path("configmaps"),
+        &json!({ "metadata": { "name": "settings" }, "data": { "COLOUR": "blue" } }),
+    )?;
+    // It is asked as a pod asks, from the inside.
+    let checks = "\
+        account=/var/run/secrets/kubernetes.io/serviceaccount
+        [ -s $account/token ] && [ -s $account/ca.crt ] && [ -s $account/namespace ] || exit 11
+        [ \"$(cat /door/password)\" = sesame ] && [ \"$PASSWORD\" = sesame ] || exit 12
+        [ \"$COLOUR\" = blue ] && [ -z \"$NOTHING\" ] || exit 13
+        [ -n \"$KUBERNETES_SERVICE_HOST\" ] && [ -n \"$KUBERNETES_SERVICE_PORT\" ] || exit 14
+        [ \"$(cat /about/name)\" = app ] || exit 15";
+    let container = with(
+        json!({
+            "env": [
+                { "name": "PASSWORD", "valueFrom": {
+                    "secretKeyRef": { "name": "door", "key": "password" } } },
+                { "name": "NOTHING", "valueFrom": { "configMapKeyRef": {
+                    "name": "settings", "key": "missing", "optional": true } } },
+            ],
+            "envFrom": [{ "configMapRef": { "name": "settings" } }],
+            "volumeMounts": [
+                { "name": "door", "mountPath": "/door" },
+                { "name": "about", "mountPath": "/about" },
+            ],
+        }),
+        busybox("app", checks),
+    );
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [
+            { "name": "door", "secret": { "secretName": "door", "defaultMode": 0o400 } },
+            { "name": "about", "downwardAPI": { "items": [
+                { "path": "name", "fieldRef": { "fieldPath": "metadata.name" } },
+            ] } },
+        ],
+    });
+    stage.create_pod(&pod("app", spec))?;
+    let ended = stage
+        .wait_for_pod("app", "over", |pod| pod.phase == "Succeeded" || pod.phase == "Failed")?;
+    ensure!(ended.phase == "Succeeded", "{}", ended.raw["status"]);
+    stage.kubectl(&["delete", "pod", "app", "--timeout=120s"])?;
+    stage.wait_until_nothing_is_left()
+}
+
+fn a_pod_waits_for_its_config_map_and_sees_it_change(stage: &mut Stage) -> anyhow::Result<()> {
+    let reads = |colour: &str| {
+        let look = format!("grep -q {colour} /settings/colour");
+        each_second(json!({ "exec": { "command": ["sh", "-c", look] } }))
+    };
+    let reader = |name: &str, colour: &str| {
+        with(
+            json!({
+                "readinessProbe": reads(colour),
+                "volumeMounts": [{ "name": "settings", "mountPath": "/settings" }],
+            }),
+            busybox(name, "trap 'exit 0' TERM; while :; do sleep 1; done"),
+        )
+    };
+    let spec = json!({
+        "terminationGracePeriodSeconds": 5,
+        "containers": [reader("blue", "blue"), reader("green", "green")],
+        "volumes": [{ "name": "settings", "configMap": { "name": "settings" } }],
+    });
+    stage.create_pod(&pod("app", spec))?;
+    stage.wait_for_event("app", "FailedMount", "configmap \"settings\" not found")?;
+    let settings =
+        |colour: &str| json!({ "metadata": { "name": "settings" }, "data": { "colour": colour } });
+    stage.create(&stage.path("configmaps"), &settings("blue"))?;
+    let is_ready = |name: &'static str| {
+        move |pod: &rubelet_e2e::PodView| pod.container(name).is_some_and(|one| one.ready)
+    };
+    let before = stage.wait_for_pod("app", "reading blue", is_ready("blue"))?;
+    stage.merge(&stage.path("configmaps/settings"), &settings("green"))?;
+    let after = stage.wait_for_pod("app", "reading green", is_ready("green"))?;
+    for name in ["blue", "green"] {
+        let id = |pod: &rubelet_e2e::PodView| pod.container(name).map(|one| one.id.clone());
+        ensure!(id(&before) == id(&after), "{name} was restarted: {}", after.raw["status"]);
+    }
+    Ok(())
+}
