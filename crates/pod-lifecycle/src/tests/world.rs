@@ -115,6 +115,8 @@ pub(super) struct World {
     late: Vec<Action>,
     /// Containers that were created and come up later.
     about_to_start: Vec<ContainerId>,
+    /// Containers to be removed that were only created when that was decided.
+    taken_for_created: BTreeSet<ContainerId>,
     saved: Option<PodSnapshot>,
     ids: u32,
     /// Init containers that succeeded and sidecars that started, by sandbox: what really happened.
@@ -147,6 +149,7 @@ impl World {
             logs: BTreeMap::new(),
             late: Vec::new(),
             about_to_start: Vec::new(),
+            taken_for_created: BTreeSet::new(),
             saved: None,
             ids: 0,
             initialised: BTreeSet::new(),
@@ -361,8 +364,17 @@ impl World {
                 Ok(ActionOutcome::Done)
             }
             Action::RemoveContainer { id, .. } => {
-                let runs = self.containers.iter().any(|c| c.snapshot.id == *id && c.runs());
-                assert!(!runs, "a container that may run is not removed");
+                let held = self.containers.iter().find(|c| c.snapshot.id == *id);
+                if self.taken_for_created.contains(id)
+                    && held.is_some_and(|held| held.snapshot.state != ContainerState::Created)
+                {
+                    // Whoever removes such a one looks at it once more.
+                    return Err(format!("container {id} was started meanwhile"));
+                }
+                assert!(
+                    !held.is_some_and(Container::runs),
+                    "a container that may run is not removed"
+                );
                 self.containers.retain(|c| c.snapshot.id != *id);
                 Ok(ActionOutcome::Done)
             }
@@ -538,9 +550,11 @@ impl World {
         self.saved = None;
         // A container that came up while nobody watched is simply there.
         self.late_effects();
+        // Once the pod was said to have ended, nothing can be said of what comes up after that.
+        let has_ended = is_terminal_phase(self.reported.phase.as_deref());
         for container in &mut self.containers {
             container.owes_restart = false;
-            container.late = false;
+            container.late &= has_ended;
         }
         if !self.forgotten {
             self.take_up();
@@ -634,6 +648,13 @@ impl World {
         }
         if let Action::RemoveContainer { id, name, keep_log } = &action {
             self.check_removal(id, name, *keep_log);
+            let seen = self.state.snapshot().into_iter().flat_map(|seen| &seen.containers);
+            let mut named = seen.filter(|seen| seen.id == *id);
+            if named.any(|seen| seen.state == ContainerState::Created) {
+                self.taken_for_created.insert(id.clone());
+            } else {
+                self.taken_for_created.remove(id);
+            }
         }
         let stopped = match &action {
             Action::RunPreStop { id, reason, .. } => Some((id, reason)),
