@@ -1,6 +1,5 @@
 //! How the kubelet is known at the API server, and how its own server is known to others.
 
-use std::future::Future;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -75,18 +74,17 @@ impl Joined {
     ///
     /// There has been no valid certificate for a while although the API server answers: a process
     /// that is started anew may get one.
-    pub(crate) fn keep_client_certificate(
+    pub(crate) async fn keep_client_certificate(
         self,
         stop: CancellationToken,
-    ) -> impl Future<Output = anyhow::Result<()>> + use<> {
-        let port = self.credentials.rotation_port(self.api);
-        async move {
-            match self.rotation {
-                Some(manager) => Ok(manager.run(port, stop).await?),
-                None => {
-                    stop.cancelled().await;
-                    Ok(())
-                }
+    ) -> anyhow::Result<()> {
+        match self.rotation {
+            Some(manager) => {
+                Ok(manager.run(self.credentials.rotation_port(self.api), stop).await?)
+            }
+            None => {
+                stop.cancelled().await;
+                Ok(())
             }
         }
     }

@@ -2,33 +2,28 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use std::fs;
-use std::path::Path;
+mod bed;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bed::IMAGE;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet::{Invocation, KubeletView, Node, Parts};
-use rubelet_container_manager::CgroupDriver;
-use rubelet_cri::CriOptions;
-use rubelet_fake_cri::{FakeOptions, FakeRuntime, OnStopSignal, Script, ScriptMatch, tokio_clock};
-use rubelet_linux::Host;
+use kubelet::KubeletView;
+use rubelet_fake_cri::{OnStopSignal, Script, ScriptMatch, tokio_clock};
+use rubelet_pod_sources::PodSourceHandle;
 use rubelet_pod_sources::defaults::apply_defaults;
-use rubelet_pod_sources::{PodSource, PodSourceHandle};
-use rubelet_types::{EventObject, EventRecorder, NodePaths};
+use rubelet_types::{EventObject, EventRecorder};
 use rubelet_volume_manager::HostMounts;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-const IMAGE: &str = "registry.example/app:1";
-
 /// A machine of four cores, and what runs on it. It outlives kubelets.
 struct Machine {
-    files: tempfile::TempDir,
-    runtime: FakeRuntime,
+    made_up: bed::Machine,
     events: Arc<Mutex<Vec<String>>>,
 }
 
@@ -41,64 +36,20 @@ struct Life {
 
 impl Machine {
     fn new() -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let machine = Self {
-            files,
-            runtime: FakeRuntime::new(FakeOptions {
-                clock: tokio_clock(Timestamp::UNIX_EPOCH),
-                ..FakeOptions::default()
-            }),
-            events: Arc::default(),
-        };
-        machine.runtime.add_image(IMAGE, 1 << 20);
-        for (path, content) in [
-            ("proc/self/cgroup", "0::/\n"),
-            ("proc/self/mountinfo", "30 23 0:26 / /cgroup rw - cgroup2 cgroup2 rw\n"),
-            ("cgroup/cgroup.controllers", "cpuset cpu memory pids\n"),
-            ("cgroup/memory.current", "0\n"),
-            ("proc/meminfo", "MemTotal: 16777216 kB\nSwapTotal: 0 kB\n"),
-            ("proc/swaps", "Filename Type Size Used Priority\n"),
-            ("proc/sys/kernel/pid_max", "32768\n"),
-            ("proc/sys/kernel/threads-max", "100000\n"),
-            ("proc/sys/vm/overcommit_memory", "1"),
-            ("proc/sys/vm/panic_on_oom", "0"),
-            ("proc/sys/kernel/panic", "10"),
-            ("proc/sys/kernel/panic_on_oops", "1"),
-            ("proc/sys/kernel/keys/root_maxkeys", "1000000"),
-            ("proc/sys/kernel/keys/root_maxbytes", "25000000"),
-        ] {
-            write(&machine.files.path().join("host").join(path), content);
-        }
-        machine.has_cores("0-3");
-        write(&machine.files.path().join("resolv.conf"), "nameserver 10.0.0.10\n");
-        machine
+        Self { made_up: bed::Machine::new(), events: Arc::default() }
     }
 
     fn has_cores(&self, cores: &str) {
-        write(&self.files.path().join("host/sys/devices/system/cpu/online"), cores);
+        self.made_up.write("host/sys/devices/system/cpu/online", cores);
     }
 
     /// What the process of the container `name` does when it is asked to stop.
     fn stops(&self, name: &str, on_stop_signal: OnStopSignal) {
         let script = Script::run_forever().on_stop_signal(on_stop_signal);
-        self.runtime.add_script(ScriptMatch::Container(name.to_owned()), script);
+        self.made_up.runtime.add_script(ScriptMatch::Container(name.to_owned()), script);
     }
 
     async fn start(&self) -> Life {
-        let path = |name: &str| self.files.path().join(name);
-        let arguments = [
-            "--cgroups-per-qos=false".to_owned(),
-            "--enforce-node-allocatable=".to_owned(),
-            "--fail-cgroupv1=false".to_owned(),
-            format!("--root-dir={}", path("kubelet").display()),
-            format!("--resolv-conf={}", path("resolv.conf").display()),
-        ];
-        let invocation = rubelet_config::load(arguments.map(Into::into)).unwrap();
-        let Invocation::Run(effective) = invocation else { panic!("no kubelet to run") };
-        let paths = NodePaths::new(path("kubelet"), path("pod-logs"), path("container-logs"));
-        for dir in [paths.pods_dir().as_path(), paths.pod_logs(), paths.container_logs()] {
-            fs::create_dir_all(dir).unwrap();
-        }
         let clock = tokio_clock(Timestamp::UNIX_EPOCH + Instant::now().elapsed());
         let told = Arc::clone(&self.events);
         let events = EventRecorder::new(move |event| {
@@ -106,33 +57,13 @@ impl Machine {
             let line = format!("{} {}: {}", pod.name, event.reason, event.message);
             told.lock().unwrap().push(line);
         });
-        let host = Host::at(path("host"));
-        let manager = kubelet::start_container_manager(
-            &effective,
-            CgroupDriver::Cgroupfs,
-            host,
-            events.clone(),
-        );
-        let container_manager = manager.await.unwrap();
-        let node = Node { name: "n1".to_owned(), ips: vec![[10, 0, 0, 1].into()] };
-        let mut sources =
-            kubelet::pod_sources(&effective, &node, clock.clone(), events.clone()).unwrap();
-        let pods = sources.0.register_source(PodSource::Api);
-        let kubelet = kubelet::assemble(Parts {
-            effective: &effective,
-            node,
-            paths,
-            clock,
-            events,
-            cri: self.runtime.client(CriOptions::default()),
-            runtime_name: "fake".to_owned(),
-            container_manager,
-            mounts: Arc::new(HostMounts),
-            sources,
-            cluster: None,
-            concurrent_starts: 8,
-            started: Instant::now(),
-        });
+        let mut handle = None;
+        let alone = |pods, _| {
+            handle = Some(pods);
+            None
+        };
+        let kubelet = self.made_up.kubelet(clock, events, Arc::new(HostMounts), alone).await;
+        let pods = handle.unwrap();
         let view = kubelet.view();
         let task = tokio::spawn(async move {
             kubelet.run(CancellationToken::new()).await.unwrap();
@@ -141,7 +72,7 @@ impl Machine {
     }
 
     fn is_running(&self, pod: &str) -> bool {
-        self.runtime.inventory().running(pod).next().is_some()
+        self.made_up.runtime.inventory().running(pod).next().is_some()
     }
 
     fn events_of(&self, pod: &str) -> Vec<String> {
@@ -162,11 +93,6 @@ impl Life {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
-}
-
-fn write(path: &Path, content: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
 }
 
 fn pod(name: &str, cpu: &str, spec: Value) -> Pod {
@@ -256,7 +182,7 @@ async fn a_critical_pod_starts_when_those_that_made_room_have_ended_and_holds_up
 async fn a_container_that_cannot_be_killed_does_not_keep_a_critical_pod_out() {
     let machine = Machine::new();
     let undying = Script::run_forever().survives_kill();
-    machine.runtime.add_script(ScriptMatch::Container("web".to_owned()), undying);
+    machine.made_up.runtime.add_script(ScriptMatch::Container("web".to_owned()), undying);
     let life = machine.start().await;
     let web = pod("web", "3", json!({"terminationGracePeriodSeconds": 40}));
     assert!(life.pods.set(vec![web.clone()]).await);
@@ -289,7 +215,7 @@ async fn a_critical_pod_that_is_not_wanted_any_more_never_starts() {
     assert!(life.pods.set(vec![web]).await);
     until("web has failed", || life.status("web").phase.as_deref() == Some("Failed")).await;
     sleep(Duration::from_secs(120)).await;
-    assert!(machine.runtime.inventory().is_gone("dns"));
+    assert!(machine.made_up.runtime.inventory().is_gone("dns"));
     life.die().await;
 }
 
@@ -340,6 +266,6 @@ async fn a_pod_that_was_refused_before_a_restart_is_left_as_it_is() {
     until("small runs", || machine.is_running("small")).await;
     sleep(Duration::from_secs(120)).await;
     assert_eq!(life.status("large"), refused);
-    assert!(machine.runtime.inventory().is_gone("large"));
+    assert!(machine.made_up.runtime.inventory().is_gone("large"));
     life.die().await;
 }

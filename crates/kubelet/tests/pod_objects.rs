@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+mod bed;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -10,26 +12,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bed::{IMAGE, Machine};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service, ServiceAccount};
-use kubelet::{ClusterParts, Invocation, Node, Parts};
+use kubelet::ClusterParts;
 use rubelet_apiserver::ApiObject;
-use rubelet_container_manager::CgroupDriver;
-use rubelet_cri::{CriOptions, v1};
+use rubelet_cri::v1;
 use rubelet_event_recorder::{EventRecorderSettings, event_recorder};
-use rubelet_fake_apiserver::FakeApiServer;
-use rubelet_fake_cri::{FakeOptions, FakeRuntime, tokio_clock};
-use rubelet_linux::Host;
-use rubelet_pod_sources::PodSource;
+use rubelet_fake_apiserver::{FakeApiServer, FakeOptions};
+use rubelet_fake_cri::tokio_clock;
 use rubelet_pod_sources::defaults::apply_defaults;
-use rubelet_types::{EventObject, EventRecorder, NodePaths};
+use rubelet_types::{EventObject, EventRecorder};
 use rubelet_volume_manager::{MountPoint, MountPort};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-
-const IMAGE: &str = "registry.example/app:1";
 
 /// A mount table over directories, so that a test leaves no mounts.
 #[derive(Debug, Default)]
@@ -72,8 +70,7 @@ impl MountPort for TableMounts {
 
 /// A node of a cluster, with its kubelet.
 struct Cluster {
-    files: tempfile::TempDir,
-    runtime: FakeRuntime,
+    machine: Machine,
     server: FakeApiServer,
     events: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
@@ -81,49 +78,9 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        let files = tempfile::tempdir().unwrap();
-        let path = |name: &str| files.path().join(name);
+        let machine = Machine::new();
         let clock = tokio_clock(Timestamp::UNIX_EPOCH);
-        let runtime =
-            FakeRuntime::new(FakeOptions { clock: clock.clone(), ..FakeOptions::default() });
-        runtime.add_image(IMAGE, 1 << 20);
-        let server = FakeApiServer::new(rubelet_fake_apiserver::FakeOptions {
-            clock: clock.clone(),
-            seed: 1,
-        });
-        for (name, content) in [
-            ("proc/self/cgroup", "0::/\n"),
-            ("proc/self/mountinfo", "30 23 0:26 / /cgroup rw - cgroup2 cgroup2 rw\n"),
-            ("cgroup/cgroup.controllers", "cpuset cpu memory pids\n"),
-            ("cgroup/memory.current", "0\n"),
-            ("proc/meminfo", "MemTotal: 16777216 kB\nSwapTotal: 0 kB\n"),
-            ("proc/swaps", "Filename Type Size Used Priority\n"),
-            ("proc/sys/kernel/pid_max", "32768\n"),
-            ("proc/sys/kernel/threads-max", "100000\n"),
-            ("proc/sys/vm/overcommit_memory", "1"),
-            ("proc/sys/vm/panic_on_oom", "0"),
-            ("proc/sys/kernel/panic", "10"),
-            ("proc/sys/kernel/panic_on_oops", "1"),
-            ("proc/sys/kernel/keys/root_maxkeys", "1000000"),
-            ("proc/sys/kernel/keys/root_maxbytes", "25000000"),
-            ("sys/devices/system/cpu/online", "0-3"),
-        ] {
-            write(&path("host").join(name), content);
-        }
-        write(&path("resolv.conf"), "nameserver 10.0.0.10\n");
-        let arguments = [
-            "--cgroups-per-qos=false".to_owned(),
-            "--enforce-node-allocatable=".to_owned(),
-            "--fail-cgroupv1=false".to_owned(),
-            format!("--root-dir={}", path("kubelet").display()),
-            format!("--resolv-conf={}", path("resolv.conf").display()),
-        ];
-        let invocation = rubelet_config::load(arguments.map(Into::into)).unwrap();
-        let Invocation::Run(effective) = invocation else { panic!("no kubelet to run") };
-        let paths = NodePaths::new(path("kubelet"), path("pod-logs"), path("container-logs"));
-        for dir in [paths.pods_dir().as_path(), paths.pod_logs(), paths.container_logs()] {
-            fs::create_dir_all(dir).unwrap();
-        }
+        let server = FakeApiServer::new(FakeOptions { clock: clock.clone(), seed: 1 });
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let (_, event_sender) = event_recorder(
             EventRecorderSettings { node_name: "n1".to_owned(), events_per_second: 50, burst: 100 },
@@ -134,37 +91,14 @@ impl Cluster {
             let EventObject::Pod(_) = event.object else { return };
             sink.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
         });
-        let host = Host::at(path("host"));
-        let manager = kubelet::start_container_manager(
-            &effective,
-            CgroupDriver::Cgroupfs,
-            host.clone(),
-            events.clone(),
-        );
-        let container_manager = manager.await.unwrap();
-        let node = Node { name: "n1".to_owned(), ips: vec![[10, 0, 0, 1].into()] };
-        let mut sources =
-            kubelet::pod_sources(&effective, &node, clock.clone(), events.clone()).unwrap();
-        let pods = sources.0.register_source(PodSource::Api);
-        let kubelet = kubelet::assemble(Parts {
-            effective: &effective,
-            node,
-            paths,
-            clock,
-            events,
-            cri: runtime.client(CriOptions::default()),
-            runtime_name: "fake".to_owned(),
-            container_manager,
-            mounts: Arc::new(TableMounts::default()),
-            sources,
-            cluster: Some(ClusterParts { api: server.client(), pods, events: event_sender, host }),
-            concurrent_starts: 8,
-            started: Instant::now(),
-        });
+        let api = server.client();
+        let joined = |pods, host| Some(ClusterParts { api, pods, events: event_sender, host });
+        let mounts = Arc::new(TableMounts::default());
+        let kubelet = machine.kubelet(clock, events, mounts, joined).await;
         let task = tokio::spawn(async move {
             kubelet.run(CancellationToken::new()).await.unwrap();
         });
-        Self { files, runtime, server, events: told, task }
+        Self { machine, server, events: told, task }
     }
 
     fn put<K: ApiObject>(&self, object: Value) {
@@ -176,7 +110,7 @@ impl Cluster {
     }
 
     fn container(&self) -> Option<v1::ContainerConfig> {
-        let inventory = self.runtime.inventory();
+        let inventory = self.machine.runtime.inventory();
         inventory.running("u1").next().map(|container| container.config.clone())
     }
 
@@ -185,7 +119,7 @@ impl Cluster {
     }
 
     fn volume(&self, path: &str) -> PathBuf {
-        self.files.path().join("kubelet/pods/u1/volumes").join(path)
+        self.machine.path("kubelet/pods/u1/volumes").join(path)
     }
 }
 
@@ -193,11 +127,6 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-fn write(path: &Path, content: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
 }
 
 fn read(path: &Path) -> String {
@@ -306,7 +235,7 @@ async fn a_usual_pod_gets_its_volumes_and_environment() {
     sleep(Duration::from_secs(2400)).await;
     assert_eq!(read(&access.join("token")), token);
     until("the token is renewed", || read(&access.join("token")) != token).await;
-    assert_eq!(cluster.runtime.inventory().instances("u1", "app").count(), 1, "no restart");
+    assert_eq!(cluster.machine.runtime.inventory().instances("u1", "app").count(), 1, "no restart");
 
     // Nothing is left of it.
     cluster.server.change::<Pod>("default", "web", |pod| {
@@ -314,5 +243,5 @@ async fn a_usual_pod_gets_its_volumes_and_environment() {
             serde_json::from_value(json!("1970-01-01T02:00:00Z")).ok();
         pod.metadata.deletion_grace_period_seconds = Some(1);
     });
-    until("it is gone", || !cluster.files.path().join("kubelet/pods/u1").exists()).await;
+    until("it is gone", || !cluster.machine.path("kubelet/pods/u1").exists()).await;
 }

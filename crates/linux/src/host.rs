@@ -346,20 +346,8 @@ fn count_list(list: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
-
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let temp = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = temp.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        let host = Host::at(temp.path());
-        (temp, host)
-    }
+    use crate::test_machine::machine;
 
     #[test]
     fn facts_of_a_made_up_machine() {

@@ -13,6 +13,8 @@ mod network;
 pub mod path;
 mod process;
 #[cfg(test)]
+mod test_machine;
+#[cfg(test)]
 mod test_namespace;
 
 pub use host::{Host, HostError, HugePagePool, KernelVersion, OnlineCpus, Swap};

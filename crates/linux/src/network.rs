@@ -113,9 +113,8 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::test_machine::machine;
 
     const V4: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
@@ -129,21 +128,10 @@ fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
 00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo
 ";
 
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
-        let temp = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = temp.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        let host = Host::at(temp.path());
-        (temp, host)
-    }
-
     #[test]
     fn default_routes_in_the_kernels_order() {
-        let (_temp, machine) = host(&[("proc/net/route", V4), ("proc/net/ipv6_route", V6)]);
-        let routes: Vec<(String, bool)> = machine
+        let (_temp, host) = machine(&[("proc/net/route", V4), ("proc/net/ipv6_route", V6)]);
+        let routes: Vec<(String, bool)> = host
             .default_routes()
             .unwrap()
             .unwrap()
@@ -159,12 +147,12 @@ fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
     #[test]
     fn machines_without_routes_or_without_a_table() {
         let header = V4.lines().next().unwrap();
-        let (_temp, machine) = host(&[("proc/net/route", header)]);
-        assert_eq!(machine.default_routes().unwrap(), Some(Vec::new()));
-        let (_temp, machine) = host(&[]);
-        assert_eq!(machine.default_routes().unwrap(), None);
-        let (_temp, machine) = host(&[("proc/net/route", "Iface\nnonsense\n")]);
-        assert!(matches!(machine.default_routes(), Err(HostError::Malformed { .. })));
+        let (_temp, host) = machine(&[("proc/net/route", header)]);
+        assert_eq!(host.default_routes().unwrap(), Some(Vec::new()));
+        let (_temp, host) = machine(&[]);
+        assert_eq!(host.default_routes().unwrap(), None);
+        let (_temp, host) = machine(&[("proc/net/route", "Iface\nnonsense\n")]);
+        assert!(matches!(host.default_routes(), Err(HostError::Malformed { .. })));
     }
 
     #[test]
@@ -175,8 +163,8 @@ fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000
         assert!(loopback.is_loopback && loopback.is_up && !loopback.is_point_to_point);
 
         let flags = format!("sys/class/net/{}/flags", loopback.interface);
-        let (_temp, machine) = host(&[(&flags, "0x10\n")]);
-        let found = machine.interface_addresses().unwrap();
+        let (_temp, host) = machine(&[(&flags, "0x10\n")]);
+        let found = host.interface_addresses().unwrap();
         let loopback = found.iter().find(is_loopback).expect("an address of lo");
         assert!(!loopback.is_loopback && !loopback.is_up && loopback.is_point_to_point);
     }

@@ -34,46 +34,13 @@
 
 mod language;
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use language::Case;
-
-fn case_files() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
-}
+use rubelet_test_bed::cases;
 
 #[test]
 fn decided_as_written() {
-    let update = std::env::var_os("UPDATE_CASES").is_some();
-    let (mut count, mut wrong) = (0, String::new());
-    for file in case_files() {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let mut rewritten = String::new();
-        for block in text.split("== ").filter(|block| !block.trim().is_empty()) {
-            let (name, rest) = block.split_once('\n').unwrap();
-            let (facts, expected) = rest.split_once("--\n").unwrap_or((rest, ""));
-            let decided = Case::parse(facts).report();
-            count += 1;
-            if decided.trim() != expected.trim() {
-                let file = file.file_name().unwrap().to_string_lossy();
-                writeln!(
-                    wrong,
-                    "{file}: {name}\n{facts}-- expected\n{expected}-- decided\n{decided}"
-                )
-                .unwrap();
-            }
-            let facts = facts.trim();
-            write!(rewritten, "== {name}\n{facts}\n--\n{}\n\n", decided.trim()).unwrap();
-        }
-        if update {
-            std::fs::write(&file, rewritten.trim_end().to_owned() + "\n").unwrap();
-        }
-    }
-    assert!(update || wrong.is_empty(), "\n{wrong}");
-    assert!(count >= 50, "only {count} cases were found");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    cases::check(&dir, 50, || |facts: &str| Case::parse(facts).report()).unwrap();
 }

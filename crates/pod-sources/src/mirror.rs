@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use rubelet_types::{PodFullName, PodRef, labels, pod_ref};
+use rubelet_types::{PodFullName, PodRef, labels, pod_annotation, pod_ref};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -84,15 +84,15 @@ pub fn plan_mirror_pods(
 
 /// The object is the picture of `pod` as it is now, and stays.
 fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
-    let marked = annotation(mirror, labels::CONFIG_MIRROR);
+    let marked = pod_annotation(mirror, labels::CONFIG_MIRROR);
     mirror.metadata.deletion_timestamp.is_none()
         && marked.is_some()
-        && marked == annotation(pod, labels::CONFIG_HASH)
+        && marked == pod_annotation(pod, labels::CONFIG_HASH)
 }
 
 /// `None` for a pod without a hash, which no static pod is.
 fn mirror_pod(pod: &Pod, owner: &MirrorOwner) -> Option<Box<Pod>> {
-    let hash = annotation(pod, labels::CONFIG_HASH)?.to_owned();
+    let hash = pod_annotation(pod, labels::CONFIG_HASH)?.to_owned();
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     annotations.insert(labels::CONFIG_MIRROR.to_owned(), hash);
     let metadata = ObjectMeta {
@@ -111,10 +111,6 @@ fn mirror_pod(pod: &Pod, owner: &MirrorOwner) -> Option<Box<Pod>> {
         ..ObjectMeta::default()
     };
     Some(Box::new(Pod { metadata, spec: pod.spec.clone(), status: None }))
-}
-
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The mirror pods that the API server is known to hold. One owner writes (the sync handler),
@@ -234,7 +230,7 @@ fn same_kind(a: &MirrorAction, b: &MirrorAction) -> bool {
     match (a, b) {
         (MirrorAction::Delete(a), MirrorAction::Delete(b)) => a == b,
         (MirrorAction::Create(a), MirrorAction::Create(b)) => {
-            annotation(a, labels::CONFIG_MIRROR) == annotation(b, labels::CONFIG_MIRROR)
+            pod_annotation(a, labels::CONFIG_MIRROR) == pod_annotation(b, labels::CONFIG_MIRROR)
         }
         _ => false,
     }

@@ -33,94 +33,59 @@
 
 mod language;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::PodStatus;
 use language::Case;
 use rubelet_pod_status::{Gates, finished_status, statuses_equal};
+use rubelet_test_bed::cases;
 use rubelet_types::{is_static_pod, is_terminal_phase};
 
-fn case_files() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
+}
+
+/// The names and facts of all cases.
+fn all() -> impl Iterator<Item = (String, Case)> {
+    let files = cases::read(&dir()).unwrap().into_iter();
+    files.flat_map(|(_, cases)| cases).map(|case| (case.name, Case::parse(&case.steps[0].0)))
 }
 
 #[test]
 fn reported_as_written() {
-    let update = std::env::var_os("UPDATE_CASES").is_some();
-    let (mut count, mut wrong) = (0, String::new());
-    for file in case_files() {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let mut rewritten = String::new();
-        for block in text.split("== ").filter(|block| !block.trim().is_empty()) {
-            let (name, rest) = block.split_once('\n').unwrap();
-            let (facts, expected) = rest.split_once("--\n").unwrap_or((rest, ""));
-            let reported = Case::parse(facts).report();
-            count += 1;
-            if reported.trim() != expected.trim() {
-                let file = file.file_name().unwrap().to_string_lossy();
-                writeln!(
-                    wrong,
-                    "{file}: {name}\n{facts}-- expected\n{expected}-- reported\n{reported}"
-                )
-                .unwrap();
-            }
-            let facts = facts.trim();
-            write!(rewritten, "== {name}\n{facts}\n--\n{}\n\n", reported.trim()).unwrap();
-        }
-        if update {
-            std::fs::write(&file, rewritten.trim_end().to_owned() + "\n").unwrap();
-        }
-    }
-    assert!(update || wrong.is_empty(), "\n{wrong}");
-    assert!(count >= 60, "only {count} cases were found");
+    cases::check(&dir(), 60, || |facts: &str| Case::parse(facts).report()).unwrap();
 }
 
 #[test]
 fn computing_again_changes_nothing() {
-    for file in case_files() {
-        let text = std::fs::read_to_string(&file).unwrap();
-        for block in text.split("== ").filter(|block| !block.trim().is_empty()) {
-            let (name, rest) = block.split_once('\n').unwrap();
-            let (facts, _) = rest.split_once("--\n").unwrap_or((rest, ""));
-            let mut case = Case::parse(facts);
-            let first = case.compute();
-            case.previous = first.clone();
-            case.now += 3600;
-            let second = case.compute();
-            assert!(statuses_equal(&first, &second), "{name}\n{first:#?}\n{second:#?}");
-        }
+    for (name, mut case) in all() {
+        let first = case.compute();
+        case.previous = first.clone();
+        case.now += 3600;
+        let second = case.compute();
+        assert!(statuses_equal(&first, &second), "{name}\n{first:#?}\n{second:#?}");
     }
 }
 
 #[test]
 fn the_last_status_of_a_pod_is_final() {
-    for file in case_files() {
-        let text = std::fs::read_to_string(&file).unwrap();
-        for block in text.split("== ").filter(|block| !block.trim().is_empty()) {
-            let (name, rest) = block.split_once('\n').unwrap();
-            let (facts, _) = rest.split_once("--\n").unwrap_or((rest, ""));
-            let case = Case::parse(facts);
-            let now = |second| jiff::Timestamp::from_second(second).unwrap();
-            let finish = |previous: &PodStatus, at| {
-                finished_status(&case.pod, previous, Gates::default(), now(at))
-            };
-            let last = finish(&case.compute(), 2000);
-            assert!(
-                is_static_pod(&case.pod) || is_terminal_phase(last.phase.as_deref()),
-                "{name}: {:?}",
-                last.phase
-            );
-            let runs =
-                last.container_statuses.iter().flatten().any(|status| {
-                    status.state.as_ref().is_some_and(|state| state.running.is_some())
-                });
-            assert!(!runs, "{name}");
-            assert!(statuses_equal(&last, &finish(&last, 3000)), "{name}");
-        }
+    for (name, case) in all() {
+        let now = |second| jiff::Timestamp::from_second(second).unwrap();
+        let finish = |previous: &PodStatus, at| {
+            finished_status(&case.pod, previous, Gates::default(), now(at))
+        };
+        let last = finish(&case.compute(), 2000);
+        assert!(
+            is_static_pod(&case.pod) || is_terminal_phase(last.phase.as_deref()),
+            "{name}: {:?}",
+            last.phase
+        );
+        let runs = last
+            .container_statuses
+            .iter()
+            .flatten()
+            .any(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
+        assert!(!runs, "{name}");
+        assert!(statuses_equal(&last, &finish(&last, 3000)), "{name}");
     }
 }

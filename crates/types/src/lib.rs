@@ -39,7 +39,7 @@ pub use paths::{NodePaths, UnsafePathElement};
 pub use pod::{
     ContainerKind, ContainerSpec, QosClass, RestartPolicy, config_source, containers,
     find_container, is_critical_pod, is_host_network, is_mirror_pod, is_static_pod,
-    is_terminal_phase, pod_ref, pod_restart_policy, termination_grace_seconds,
+    is_terminal_phase, pod_annotation, pod_ref, pod_restart_policy, termination_grace_seconds,
 };
 pub use probe::{ProbeKind, ProbeResult, ProbeUpdate};
 pub use quantity::{ParseQuantityError, Quantity};

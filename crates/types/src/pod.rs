@@ -187,13 +187,14 @@ pub fn pod_ref(pod: &Pod) -> PodRef {
     )
 }
 
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+/// The annotation `key` of `pod`.
+pub fn pod_annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The source annotation: `file`, `http` or `api`.
 pub fn config_source(pod: &Pod) -> Option<&str> {
-    annotation(pod, labels::CONFIG_SOURCE)
+    pod_annotation(pod, labels::CONFIG_SOURCE)
 }
 
 /// The pod came from a file or a URL, not from the API server.
@@ -203,7 +204,7 @@ pub fn is_static_pod(pod: &Pod) -> bool {
 
 /// The pod is the API server's picture of a static pod.
 pub fn is_mirror_pod(pod: &Pod) -> bool {
-    annotation(pod, labels::CONFIG_MIRROR).is_some()
+    pod_annotation(pod, labels::CONFIG_MIRROR).is_some()
 }
 
 /// The pod is never preempted or evicted by the kubelet and passes pressure admission: static and

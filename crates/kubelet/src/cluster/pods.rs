@@ -8,7 +8,9 @@ use rubelet_node_status::{NodeHandle, NodeOrigin};
 use rubelet_pod_sources::{MirrorOwner, MirrorPods, MirrorPort};
 use rubelet_pod_workers::PodWorkers;
 use rubelet_status_manager::{PodStatusApi, StatusObject};
-use rubelet_types::{PodFullName, PodRef, error_chain, is_static_pod, labels, pod_ref};
+use rubelet_types::{
+    PodFullName, PodRef, error_chain, is_static_pod, labels, pod_annotation, pod_ref,
+};
 use serde_json::Value;
 
 use crate::executor::Executor;
@@ -27,17 +29,14 @@ impl PodStatusApi for ApiPodStatuses {
 
     fn object(&self, pod: &PodRef) -> StatusObject {
         let desired = self.desired.get(&pod.uid).map(|(desired, _)| desired);
-        match &desired {
-            Some(desired) if !is_static_pod(desired) => {
-                return StatusObject::Seen(Arc::clone(desired));
-            }
-            _ => {}
+        if let Some(desired) = &desired
+            && !is_static_pod(desired)
+        {
+            return StatusObject::Seen(Arc::clone(desired));
         }
         // A static pod that has left its source still has its end told.
         let mirror = self.mirrors.get(&pod.full_name()).filter(|mirror| {
-            let annotations = mirror.metadata.annotations.as_ref();
-            let hash = annotations.and_then(|all| all.get(labels::CONFIG_MIRROR));
-            hash.is_some_and(|hash| hash == pod.uid.as_str())
+            pod_annotation(mirror, labels::CONFIG_MIRROR) == Some(pod.uid.as_str())
         });
         match (mirror, desired) {
             (Some(mirror), _) => StatusObject::Seen(mirror),

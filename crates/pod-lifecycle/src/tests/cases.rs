@@ -37,51 +37,18 @@
 //!
 //! `UPDATE_CASES=1 cargo test` writes what is decided into the files, for review.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use rubelet_test_bed::cases;
 
 use super::language::Case;
 
-fn case_files() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/cases");
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
-}
-
 #[test]
 fn decided_as_written() {
-    let update = std::env::var_os("UPDATE_CASES").is_some();
-    let (mut count, mut wrong) = (0, String::new());
-    for file in case_files() {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let mut rewritten = String::new();
-        for block in text.split("== ").filter(|block| !block.trim().is_empty()) {
-            let (name, rest) = block.split_once('\n').unwrap();
-            let sections: Vec<&str> = rest.split("--\n").map(str::trim).collect();
-            let mut case = Case::default();
-            let mut steps = Vec::new();
-            for step in sections.chunks(2) {
-                let (facts, expected) = (step[0], step.get(1).copied().unwrap_or_default());
-                let decided = case.decide(facts);
-                if decided.trim() != expected {
-                    let file = file.file_name().unwrap().to_string_lossy();
-                    writeln!(
-                        wrong,
-                        "{file}: {name}\n{facts}\n-- expected\n{expected}\n-- decided\n{decided}"
-                    )
-                    .unwrap();
-                }
-                steps.push(format!("{facts}\n--\n{}\n", decided.trim()));
-            }
-            count += 1;
-            writeln!(rewritten, "== {name}\n{}", steps.join("--\n")).unwrap();
-        }
-        if update {
-            std::fs::write(&file, rewritten.trim_end().to_owned() + "\n").unwrap();
-        }
-    }
-    assert!(update || wrong.is_empty(), "\n{wrong}");
-    assert!(count >= 90, "only {count} cases were found");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/cases");
+    let begin = || {
+        let mut case = Case::default();
+        move |facts: &str| case.decide(facts)
+    };
+    cases::check(&dir, 90, begin).unwrap();
 }

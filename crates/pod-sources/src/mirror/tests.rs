@@ -31,7 +31,7 @@ fn told(plan: &[MirrorAction]) -> String {
     plan.iter().fold(String::new(), |mut text, action| {
         match action {
             MirrorAction::Create(pod) => {
-                let hash = annotation(pod, labels::CONFIG_MIRROR).unwrap();
+                let hash = pod_annotation(pod, labels::CONFIG_MIRROR).unwrap();
                 write!(text, "create {} {hash}; ", pod.metadata.name.as_deref().unwrap()).unwrap();
             }
             MirrorAction::Delete(pod) => {
@@ -72,7 +72,7 @@ fn a_mirror_names_its_owner_and_nothing_that_the_api_server_gives() {
     let owners = mirror.metadata.owner_references.as_ref().unwrap();
     assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("Node", "node-uid"));
     assert_eq!((owners[0].controller, owners[0].block_owner_deletion), (Some(true), None));
-    assert_eq!(annotation(mirror, labels::CONFIG_HASH), Some("1"));
+    assert_eq!(pod_annotation(mirror, labels::CONFIG_HASH), Some("1"));
 }
 
 /// An API server that shows what it holds after a while, and fails first.

@@ -2,6 +2,8 @@ use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 
+use rubelet_types::pod_annotation;
+
 use super::*;
 
 fn at(second: i64) -> Timestamp {
@@ -41,10 +43,6 @@ fn told(outcome: &MuxOutcome) -> String {
         format!("{} {}", change.op, uids.join(" ")).trim_end().to_owned()
     };
     outcome.changes.iter().map(change).collect::<Vec<_>>().join("; ")
-}
-
-fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 #[test]
@@ -90,7 +88,8 @@ fn single_changes_lead_to_what_a_full_set_leads_to() {
     assert_eq!(told_of(&mut mux, deleting(pod("b", "b"), 30)), "DELETE b");
     let seen = |mux: &PodConfigMux| {
         let pods = mux.pods(PodSource::Api);
-        pods.map(|pod| annotation(pod, labels::CONFIG_SEEN).map(str::to_owned)).collect::<Vec<_>>()
+        pods.map(|pod| pod_annotation(pod, labels::CONFIG_SEEN).map(str::to_owned))
+            .collect::<Vec<_>>()
     };
     assert_eq!(seen(&mux), [Some(at(1).to_string()), Some(at(2).to_string())]);
     // A pod of the same name and another uid is another pod: it may come before the first one goes.
@@ -130,12 +129,12 @@ fn pods_carry_their_source_and_when_they_were_first_seen() {
     let original = pod("a", "a");
     mux.apply_set(PodSource::File, vec![original.clone()], at(1));
     let seen = mux.pods(PodSource::File).next().unwrap().clone();
-    assert_eq!(annotation(&seen, labels::CONFIG_SOURCE), Some("file"));
-    assert_eq!(annotation(&seen, labels::CONFIG_SEEN), Some("1970-01-01T00:00:01Z"));
+    assert_eq!(pod_annotation(&seen, labels::CONFIG_SOURCE), Some("file"));
+    assert_eq!(pod_annotation(&seen, labels::CONFIG_SEEN), Some("1970-01-01T00:00:01Z"));
 
     let outcome = mux.apply_set(PodSource::File, vec![changed(original, "x")], at(9));
     let updated = &outcome.changes[0].pods[0];
-    assert_eq!(annotation(updated, labels::CONFIG_SEEN), Some("1970-01-01T00:00:01Z"));
+    assert_eq!(pod_annotation(updated, labels::CONFIG_SEEN), Some("1970-01-01T00:00:01Z"));
     assert_eq!(updated.spec.as_ref().unwrap().hostname.as_deref(), Some("x"));
 }
 
