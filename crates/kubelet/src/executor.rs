@@ -615,8 +615,9 @@ impl Executor {
                 ((*name).to_owned(), failure)
             })
             .collect();
-        let starting: BTreeSet<String> =
-            report.starting.iter().map(|name| (*name).to_owned()).collect();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let starting: BTreeSet<String> = names(&report.starting);
+        let vanished: BTreeSet<String> = names(&report.vanished);
         let probes = |name: &str, id: &ContainerId| ContainerProbes {
             readiness: self.probes.result(uid, name, id, ProbeKind::Readiness),
             startup: self.probes.result(uid, name, id, ProbeKind::Startup),
@@ -633,6 +634,7 @@ impl Executor {
         input.probes = &probes;
         input.start_failures = &start_failures;
         input.starting = &starting;
+        input.vanished = &vanished;
         input.gates = self.gates;
         input.restarting_all = report.restarting_all;
         let cause = match report.stage {

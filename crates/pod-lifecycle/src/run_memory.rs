@@ -114,6 +114,15 @@ impl RunMemory {
         }
     }
 
+    /// Containers that were up and that the runtime has forgotten since.
+    pub(crate) fn vanished(&self) -> impl Iterator<Item = &str> {
+        let is_lost = |run: &Run| {
+            matches!(&run.state, RunState::Ended { reason, .. }
+                if reason == reasons::CONTAINER_STATUS_UNKNOWN)
+        };
+        self.runs.iter().filter(move |(_, run)| is_lost(run)).map(|(name, _)| name.as_str())
+    }
+
     /// The init container `name` did its work in `sandbox`.
     pub(crate) fn has_succeeded_in(&self, name: &str, sandbox: &SandboxId) -> bool {
         let ran_in = match self.runs.get(name).map(|run| &run.state) {

@@ -238,6 +238,12 @@ impl PodState {
         in_flight.chain(owed)
     }
 
+    /// Containers that were up when they were last seen, and whose end nobody saw. Whether they ran
+    /// need not have been reported: a start in flight counts as waiting.
+    pub fn vanished(&self) -> impl Iterator<Item = &str> {
+        self.memory.vanished()
+    }
+
     /// A restart rule is taking down all containers of the pod, to start them again in the same
     /// sandbox (condition `AllContainersRestarting`).
     pub fn restarting_all(&self) -> bool {

@@ -350,15 +350,13 @@ impl Reporter<'_, '_> {
                 status.restart_count = before.restart_count.saturating_add(1);
             }
             Seen::Waiting if restarting_all => status.state.clone_from(&before.state),
+            Seen::Waiting if self.input.vanished.contains(&before.name) => {
+                status.last_state = Some(terminated(vanished()));
+            }
             Seen::Waiting => {}
             Seen::Terminated(_) => return before.clone(),
             Seen::Running => {
-                status.last_state = Some(terminated(ContainerStateTerminated {
-                    reason: Some(reasons::CONTAINER_STATUS_UNKNOWN.to_owned()),
-                    message: Some(VANISHED.to_owned()),
-                    exit_code: EXIT_CODE_KILLED,
-                    ..Default::default()
-                }));
+                status.last_state = Some(terminated(vanished()));
                 if !is_being_deleted(self.input.pod) {
                     status.restart_count = before.restart_count.saturating_add(1);
                 }
@@ -468,10 +466,20 @@ fn terminated(end: ContainerStateTerminated) -> ApiState {
     ApiState { terminated: Some(end), ..Default::default() }
 }
 
+/// The end of a container that was to be stopped and is nowhere.
 fn lost() -> ContainerStateTerminated {
+    unseen_end(LOST)
+}
+
+/// The end of a container that ran and is nowhere.
+fn vanished() -> ContainerStateTerminated {
+    unseen_end(VANISHED)
+}
+
+fn unseen_end(message: &str) -> ContainerStateTerminated {
     ContainerStateTerminated {
         reason: Some(reasons::CONTAINER_STATUS_UNKNOWN.to_owned()),
-        message: Some(LOST.to_owned()),
+        message: Some(message.to_owned()),
         exit_code: EXIT_CODE_KILLED,
         ..Default::default()
     }

@@ -24,6 +24,9 @@ pub struct StatusInput<'a> {
     /// Containers whose start (create, start, postStart hook) is in flight: they count as waiting,
     /// even when the runtime already runs them.
     pub starting: &'a BTreeSet<String>,
+    /// Containers that were up and that the runtime has forgotten since. One whose start was in
+    /// flight all that time was never reported to run.
+    pub vanished: &'a BTreeSet<String>,
     /// Where the pod's worker is.
     pub stage: Stage,
     /// Its source wants the pod no more. A static pod that comes back begins anew, and until then
@@ -52,7 +55,7 @@ impl<'a> StatusInput<'a> {
     /// A pod in setup of which the runtime is not known yet.
     pub fn new(pod: &'a Pod, previous: &'a PodStatus, node: &'a NodeFacts, now: Timestamp) -> Self {
         static NO_FAILURES: BTreeMap<String, StartFailure> = BTreeMap::new();
-        static NOTHING_STARTING: BTreeSet<String> = BTreeSet::new();
+        static NO_NAMES: BTreeSet<String> = BTreeSet::new();
         static NO_HEALTH: BTreeMap<String, Vec<ResourceStatus>> = BTreeMap::new();
         Self {
             pod,
@@ -60,7 +63,8 @@ impl<'a> StatusInput<'a> {
             snapshot: None,
             probes: &NoProbes,
             start_failures: &NO_FAILURES,
-            starting: &NOTHING_STARTING,
+            starting: &NO_NAMES,
+            vanished: &NO_NAMES,
             stage: Stage::Setup,
             is_leaving: false,
             outcome_override: None,

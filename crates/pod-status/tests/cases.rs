@@ -22,7 +22,7 @@
 //! in-force ID [shares=N] [quota=N] [memory=N]
 //! probe NAME readiness|startup=Success|Failure|Unknown
 //! failing NAME REASON MESSAGE
-//! starting NAME | restarting-all | leaving | stage Terminating|Terminated | now T | hosts IP,IP
+//! starting NAME | vanished NAME | restarting-all | leaving | stage Terminating|Terminated | now T | hosts IP,IP
 //! override PHASE REASON MESSAGE | disruption REASON
 //! show phase|containers|conditions|ips|resources|mounts|times|messages ...  (default: phase containers)
 //! ```

@@ -32,6 +32,8 @@ pub struct PodReport<'a> {
     pub snapshot: Option<&'a PodSnapshot>,
     /// Containers whose start is under way.
     pub starting: Vec<&'a str>,
+    /// Containers that were up and that the runtime has forgotten since.
+    pub vanished: Vec<&'a str>,
     /// Containers that wait or failed to start: name, reason, message.
     pub failures: Vec<(&'a str, &'static str, &'a str)>,
     /// Containers that began to wait for their back-off with this decision.

@@ -330,6 +330,7 @@ impl<P: PodPort> Worker<P> {
             snapshot: self.state.fresh_snapshot(),
             restarting_all: self.state.restarting_all(),
             starting: self.state.starting().collect(),
+            vanished: self.state.vanished().collect(),
             failures,
             new_back_offs,
             new_problem,

@@ -26,6 +26,7 @@ pub(crate) struct Case {
     probes: BTreeMap<String, ContainerProbes>,
     failures: BTreeMap<String, StartFailure>,
     starting: BTreeSet<String>,
+    vanished: BTreeSet<String>,
     stage: Stage,
     outcome: Option<StatusOverride>,
     restarting_all: bool,
@@ -72,6 +73,7 @@ impl Case {
             probes: BTreeMap::new(),
             failures: BTreeMap::new(),
             starting: BTreeSet::new(),
+            vanished: BTreeSet::new(),
             stage: Stage::Setup,
             outcome: None,
             restarting_all: false,
@@ -102,6 +104,7 @@ impl Case {
                     case.failures.insert(rest[0].to_owned(), failure);
                 }
                 "starting" => case.starting.extend(rest.iter().map(|name| (*name).to_owned())),
+                "vanished" => case.vanished.extend(rest.iter().map(|name| (*name).to_owned())),
                 "restarting-all" => case.restarting_all = true,
                 "leaving" => case.is_leaving = true,
                 "stage" => {
@@ -235,6 +238,7 @@ impl Case {
             probes: &probes,
             start_failures: &self.failures,
             starting: &self.starting,
+            vanished: &self.vanished,
             stage: self.stage,
             outcome_override: self.outcome.as_ref(),
             restarting_all: self.restarting_all,

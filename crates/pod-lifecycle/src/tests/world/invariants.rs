@@ -188,6 +188,7 @@ impl World {
                 }),
             );
             let starting: BTreeSet<String> = self.state.starting().map(str::to_owned).collect();
+            let vanished: BTreeSet<String> = self.state.vanished().map(str::to_owned).collect();
             let mut pod = self.pod.clone();
             pod.status = Some(self.reported.clone());
             let node = status::NodeFacts::default();
@@ -195,6 +196,7 @@ impl World {
                 snapshot: self.state.fresh_snapshot(),
                 start_failures: &failures,
                 starting: &starting,
+                vanished: &vanished,
                 stage,
                 restarting_all: self.state.restarting_all(),
                 ..status::StatusInput::new(&pod, &self.reported, &node, self.now)
