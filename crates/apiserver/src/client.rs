@@ -17,6 +17,7 @@ use crate::error::{ApiError, Target, Verb};
 use crate::kubeconfig::{KubeConfig, KubeConfigError, Origin};
 use crate::objects::{ApiObject, Objects};
 use crate::options::ApiServerOptions;
+use crate::outage::Outage;
 use crate::rate_limit::TokenBucket;
 use crate::transport::{Answer, Lane, OpenAnswer, Transport, TransportError};
 
@@ -50,6 +51,7 @@ struct Shared {
     transport: RwLock<Arc<Transport>>,
     /// Counts the transports.
     generation: watch::Sender<u64>,
+    outage: Outage,
 }
 
 impl ApiServer {
@@ -90,6 +92,7 @@ impl ApiServer {
             limits,
             transport: RwLock::new(Arc::new(transport)),
             generation: watch::Sender::new(0),
+            outage: Outage::default(),
         };
         Self { shared: Arc::new(shared), lane: Lane::General }
     }
@@ -234,6 +237,11 @@ impl ApiServer {
         self.shared.generation.subscribe()
     }
 
+    /// Counts up when the server serves a request after it had failed to.
+    pub(crate) fn recoveries(&self) -> watch::Receiver<u64> {
+        self.shared.outage.recoveries()
+    }
+
     async fn turn(&self) {
         let limit = match self.lane {
             Lane::General => &self.shared.limits[0],
@@ -265,12 +273,15 @@ impl ApiServer {
                 return Err(ApiError::timeout(target, in_all));
             }
             let limit = self.try_limit().min(deadline - Instant::now());
-            let answer = self.transport().call(self.lane, &target, &request, limit).await?;
-            let Answer { status, headers, body } = answer;
+            let answer = self.transport().call(self.lane, &target, &request, limit).await;
+            let Answer { status, headers, body } =
+                answer.inspect_err(|error| self.shared.outage.note_failure(error))?;
             if status.is_success() {
+                self.shared.outage.note_success();
                 return Ok(body);
             }
             let error = refusal(&target, status, &headers, &body);
+            self.shared.outage.note_failure(&error);
             let Some(wait) = wait_before_retry(status, &error) else { return Err(error) };
             if retries == MAX_RETRIES || Instant::now() + wait >= deadline {
                 return Err(error);
@@ -289,10 +300,17 @@ impl ApiServer {
     ) -> Result<OpenAnswer, ApiError> {
         self.turn().await;
         let limit = self.shared.options.request_timeout;
-        match self.transport().open(self.lane, target, request, limit).await? {
-            Ok(open) => Ok(open),
-            Err(Answer { status, headers, body }) => Err(refusal(target, status, &headers, &body)),
+        let opened = self.transport().open(self.lane, target, request, limit).await;
+        let opened = opened.and_then(|answer| {
+            answer.map_err(|Answer { status, headers, body }| {
+                refusal(target, status, &headers, &body)
+            })
+        });
+        match &opened {
+            Ok(_) => self.shared.outage.note_success(),
+            Err(error) => self.shared.outage.note_failure(error),
         }
+        opened
     }
 }
 

@@ -27,6 +27,7 @@ mod error;
 mod kubeconfig;
 mod objects;
 mod options;
+mod outage;
 mod rate_limit;
 mod store;
 mod transport;

@@ -16,11 +16,12 @@ use rand::Rng;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::decode::{FullSet, Identity, ObjectKey, Undecodable, decode_object};
 use crate::error::{ApiError, ApiErrorKind, Target, Verb};
 use crate::objects::{ApiObject, Objects, Selector};
+use crate::outage::is_outage;
 use back_off::BackOff;
 use lines::{Line, Lines};
 
@@ -36,6 +37,8 @@ const DECENT_LENGTH: Duration = Duration::from_secs(1);
 /// After so many refusals in a row, other than for haste, the version is not one that the server
 /// will ever take: it has lost its history, or gone back.
 const REFUSALS_UNTIL_LIST: u32 = 3;
+/// Over so much time the watches of a node come back after an outage.
+const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
 /// The longest pause that the server can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -67,6 +70,7 @@ impl<K: ApiObject> Watch<K> {
     pub(crate) fn new(objects: Objects<K>, selector: Selector) -> Self {
         let follower = Follower {
             generation: objects.api().generation(),
+            recoveries: objects.api().recoveries(),
             target: objects.target(Verb::Watch, None, None),
             objects,
             selector,
@@ -112,10 +116,19 @@ struct Follower<K> {
     phase: Phase,
     back_off: BackOff,
     /// To be waited for before the next try.
-    pause: Option<Duration>,
+    pause: Option<Pause>,
     /// In a row, by a server that was there.
     refusals: u32,
     generation: watch::Receiver<u64>,
+    recoveries: watch::Receiver<u64>,
+}
+
+/// A wait before the next try.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    lasts: Duration,
+    /// It is over when the server is known to serve requests again.
+    ends_with_outage: bool,
 }
 
 enum Phase {
@@ -151,6 +164,7 @@ impl<K: ApiObject> Follower<K> {
             if !matches!(self.phase, Phase::Open { .. }) {
                 // From here on the connection and credentials of this moment are tried.
                 self.generation.mark_unchanged();
+                self.recoveries.mark_unchanged();
             }
             match std::mem::replace(&mut self.phase, Phase::List) {
                 Phase::List => match self.objects.list(&self.selector).await {
@@ -180,14 +194,25 @@ impl<K: ApiObject> Follower<K> {
         }
     }
 
-    /// Pauses as long as was decided, or until there are credentials that were not tried yet.
+    /// Pauses as long as was decided, or until there are credentials that were not tried yet, or
+    /// shortly after an outage is over.
     async fn wait(&mut self) {
-        let Some(pause) = self.pause else { return };
+        let Some(Pause { lasts, ends_with_outage }) = self.pause else { return };
+        let ends = Instant::now() + lasts;
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep_until(ends) => {}
             Ok(()) = self.generation.changed() => {}
+            Ok(()) = self.recoveries.changed(), if ends_with_outage => {
+                let apart = RECOVERY_SPREAD.mul_f64(rand::rng().random());
+                sleep_until(ends.min(Instant::now() + apart)).await;
+            }
         }
         self.pause = None;
+    }
+
+    /// Pauses after the server could not be followed, for reasons of its own.
+    fn pause_by_outage(&mut self) {
+        self.pause = Some(Pause { lasts: self.back_off.step(), ends_with_outage: true });
     }
 
     async fn open(&self, version: &str) -> Result<Lines, ApiError> {
@@ -224,7 +249,7 @@ impl<K: ApiObject> Follower<K> {
                 Line::End => {
                     (*lines).finish();
                     if since.elapsed() < DECENT_LENGTH {
-                        self.pause = Some(self.back_off.step());
+                        self.pause_by_outage();
                     }
                     self.phase = Phase::Resume { version };
                     return None;
@@ -232,7 +257,7 @@ impl<K: ApiObject> Follower<K> {
                 Line::Broken(error) => {
                     // Not if it was us who closed it.
                     if !self.generation.has_changed().unwrap_or(false) {
-                        self.pause = Some(self.back_off.step());
+                        self.pause_by_outage();
                     }
                     tracing::debug!(target = %self.target, %error, "a watch broke off");
                     self.phase = Phase::Resume { version };
@@ -310,7 +335,7 @@ impl<K: ApiObject> Follower<K> {
 
     fn list_again(&mut self, because: &str) -> Option<Event<K>> {
         tracing::warn!(target = %self.target, because, "listing again");
-        self.pause = Some(self.back_off.step());
+        self.pause = Some(Pause { lasts: self.back_off.step(), ends_with_outage: false });
         self.phase = Phase::List;
         None
     }
@@ -334,6 +359,9 @@ impl<K: ApiObject> Follower<K> {
 
     fn pause_after(&mut self, error: &ApiError) {
         let asked_for = error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
-        self.pause = Some(self.back_off.step().max(asked_for));
+        self.pause = Some(Pause {
+            lasts: self.back_off.step().max(asked_for),
+            ends_with_outage: asked_for.is_zero() && is_outage(error),
+        });
     }
 }

@@ -177,6 +177,51 @@ async fn pauses_grow_and_start_over() {
     }
 }
 
+/// The pauses of a long outage are over when anybody is served again, the heartbeat for one.
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_as_soon_as_the_server_serves_anybody() {
+    let server = server();
+    let api = server.client();
+    let mut watch = api.namespaced::<ConfigMap>("default").watch(&Selector::all());
+    assert_eq!(next(&mut watch).await, "=");
+    for fault in [None, Some(503), Some(500)] {
+        match fault {
+            None => server.set_away(true),
+            Some(code) => {
+                let action = FaultAction::Refuse { code, retry_after: None };
+                server.inject(Fault::on_every_request(action));
+                server.cut_watches();
+            }
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(300) {
+            assert_eq!(next(&mut watch).await, "!");
+        }
+        server.set_away(false);
+        server.clear_faults();
+        server.put(&config_map("a"));
+        api.heartbeats().namespaced::<ConfigMap>("default").get("a").await.unwrap();
+        let heard = timeout(Duration::from_secs(1), next(&mut watch)).await.unwrap();
+        assert!(matches!(heard.as_str(), "+a" | "=a"), "{heard}");
+        timeout(Duration::from_secs(15), watch.next()).await.unwrap_err();
+    }
+}
+
+/// A server that asks for patience is given it, whoever else it serves.
+#[tokio::test(start_paused = true)]
+async fn patience_that_was_asked_for_is_not_cut_short() {
+    let server = server();
+    let api = server.client();
+    let action = FaultAction::Refuse { code: 503, retry_after: Some(20) };
+    server.inject(Fault::on(Verb::List, "configmaps", action).times(1));
+    let mut watch = api.namespaced::<ConfigMap>("default").watch(&Selector::all());
+    assert_eq!(next(&mut watch).await, "!");
+    server.put(&config_map("a"));
+    api.heartbeats().namespaced::<ConfigMap>("default").get("a").await.unwrap();
+    timeout(Duration::from_secs(19), watch.next()).await.unwrap_err();
+    assert_eq!(next(&mut watch).await, "=a");
+}
+
 /// A server that has lost its data, or gone back in time, refuses the version without saying that
 /// it is too old.
 #[tokio::test(start_paused = true)]
