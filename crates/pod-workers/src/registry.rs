@@ -233,7 +233,9 @@ impl<P: PodPort> PodWorkers<P> {
         })
     }
 
-    /// Ends all workers and leaves the pods as they are. Returns when none is left.
+    /// Ends all workers and leaves the pods as they are. Nothing more is begun, and whatever is under
+    /// way is given up, but for calls that create a sandbox or start a container: these come to their
+    /// end. Returns when no worker is left.
     pub async fn shut_down(&self) {
         for entry in self.registry().entries.values() {
             entry.mailbox.shut_down();

@@ -48,7 +48,9 @@ pub(crate) struct Worker<P> {
     /// The actions in flight: their generation and how to cancel them.
     running: HashMap<ActionKey, (u64, CancellationToken)>,
     generations: u64,
-    /// The tasks of actions and looks; they end with the worker.
+    /// The tasks of starts. A runtime gives a start up that nobody waits for any more.
+    starts: JoinSet<()>,
+    /// The tasks of all other actions, and of looks; they end with the worker.
     tasks: JoinSet<()>,
     look: Look,
     /// What the wall clock showed when, to notice that it was set.
@@ -95,6 +97,7 @@ impl<P: PodPort> Worker<P> {
             terminated,
             running: HashMap::new(),
             generations: 0,
+            starts: JoinSet::new(),
             tasks: JoinSet::new(),
             look: Look::Idle { failures: 0 },
             last_seen: (clock.now(), Instant::now()),
@@ -110,6 +113,7 @@ impl<P: PodPort> Worker<P> {
         loop {
             let delivery = self.mailbox.take();
             if delivery.shutdown {
+                self.finish_starts().await;
                 return false;
             }
             self.notice_clock_set();
@@ -129,9 +133,20 @@ impl<P: PodPort> Worker<P> {
         }
     }
 
+    /// Ends what is under way, and waits for what would be lost by that: a container that is just
+    /// being started would have to be started again, or, if its policy is never to restart, fail.
+    async fn finish_starts(&mut self) {
+        for (_, token) in self.running.values() {
+            token.cancel();
+        }
+        self.tasks.abort_all();
+        while self.starts.join_next().await.is_some() {}
+    }
+
     async fn wait(&mut self, wake_at: Option<Timestamp>) {
         // What has ended has told so through the mailbox.
         while self.tasks.try_join_next().is_some() {}
+        while self.starts.try_join_next().is_some() {}
         let Some(wake_at) = wake_at else { return self.mailbox.notified().await };
         let delay = Duration::try_from(wake_at.duration_since(self.clock.now()))
             .unwrap_or(Duration::ZERO)
@@ -267,7 +282,9 @@ impl<P: PodPort> Worker<P> {
             action,
         };
         let (port, mailbox, clock) = (self.port.clone(), self.mailbox.clone(), self.clock.clone());
-        self.tasks.spawn(async move {
+        let is_start = matches!(key, ActionKey::Start(_) | ActionKey::CreateSandbox);
+        let tasks = if is_start { &mut self.starts } else { &mut self.tasks };
+        tasks.spawn(async move {
             // A panic in an action is a failed action, not a worker that waits for ever.
             let outcome = AssertUnwindSafe(port.run(order, token))
                 .catch_unwind()

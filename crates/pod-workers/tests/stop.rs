@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 struct Runtime {
     clock: Clock,
     stop_takes: Duration,
+    start_takes: Duration,
     snapshot: Mutex<PodSnapshot>,
     stages: Mutex<Vec<String>>,
 }
@@ -53,6 +54,7 @@ impl PodPort for Port {
                 ActionOutcome::SandboxCreated(sandbox)
             }
             Action::StartContainer(start) => {
+                sleep(self.0.start_takes).await;
                 let container = ContainerSnapshot {
                     id: ContainerId::new("c1"),
                     name: start.name.clone(),
@@ -168,11 +170,16 @@ fn pod() -> Arc<Pod> {
 }
 
 fn bed(stop_takes: Duration) -> (PodWorkers<Port>, Arc<Runtime>) {
+    slow_bed(Duration::ZERO, stop_takes)
+}
+
+fn slow_bed(start_takes: Duration, stop_takes: Duration) -> (PodWorkers<Port>, Arc<Runtime>) {
     let start = Instant::now();
     let clock = Clock::from_fn(move || Timestamp::UNIX_EPOCH + start.elapsed());
     let runtime = Arc::new(Runtime {
         clock: clock.clone(),
         stop_takes,
+        start_takes,
         snapshot: Mutex::new(PodSnapshot::empty(pod_ref(&pod()), clock.now())),
         stages: Mutex::default(),
     });
@@ -239,4 +246,28 @@ async fn workers_that_are_shut_down_do_not_call_a_pod_ended() {
     workers.shut_down().await;
     drop(workers);
     assert!(!waits.await.unwrap());
+}
+
+/// The runtime gives a start up when nobody waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_start_in_flight_is_waited_for_and_a_stop_is_not() {
+    let (workers, runtime) = slow_bed(Duration::from_secs(2), Duration::from_secs(600));
+    workers.add(pod(), None, None);
+    until(&runtime, "syncing").await;
+    sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
+    workers.shut_down().await;
+    assert_eq!(runtime.snapshot.lock().unwrap().containers.len(), 1);
+    assert!((500..2000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+
+    let (workers, runtime) = slow_bed(Duration::ZERO, Duration::from_secs(600));
+    workers.add(pod(), None, None);
+    until(&runtime, "syncing").await;
+    sleep(Duration::from_secs(1)).await;
+    workers.stop(&PodUid::new("u"), preempting(), None);
+    sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
+    workers.shut_down().await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(runtime.snapshot.lock().unwrap().any_may_run());
 }
