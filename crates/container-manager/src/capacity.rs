@@ -30,7 +30,7 @@ impl NodeCapacity {
     ) -> Result<Self, HostError> {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let cpus = host.online_cpus()?;
-        let cpu_count = i64::try_from(cpus.count).unwrap_or(i64::MAX);
+        let cpu_count = i64::try_from(cpus.len()).unwrap_or(i64::MAX);
         let memory_bytes = signed(host.memory_bytes()?);
 
         let mut capacity = ResourceAmounts::default();
@@ -57,7 +57,7 @@ impl NodeCapacity {
             with_pids,
             memory_bytes,
             swap_bytes: signed(host.swap_bytes()?),
-            online_cpus: cpus.list,
+            online_cpus: cpus.to_string(),
         })
     }
 

@@ -14,7 +14,7 @@ use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
 use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings};
 use rubelet_pod_sources::PodSourceSettings;
-use rubelet_types::{NodePaths, Quantity, ResourceAmounts};
+use rubelet_types::{CpuSet, NodePaths, Quantity, ResourceAmounts};
 
 use crate::node::Node;
 use crate::version::KUBERNETES_VERSION;
@@ -128,12 +128,20 @@ pub(crate) fn container_manager(
     let config = &effective.config;
     let enforces = |what: &str| config.enforce_node_allocatable.iter().any(|entry| entry == what);
     let set = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let (mut system_reserved, mut kube_reserved) =
+        (amounts(&config.system_reserved), amounts(&config.kube_reserved));
+    // Which CPUs are reserved says how many are. What is no list was refused before.
+    if let Ok(cpus) = config.reserved_system_cpus.parse::<CpuSet>() {
+        let count = i64::try_from(cpus.len()).unwrap_or(i64::MAX);
+        system_reserved.set("cpu", Quantity::from_units(count));
+        kube_reserved.set("cpu", Quantity::ZERO);
+    }
     ContainerManagerSettings {
         cgroup_root: config.effective_cgroup_root().to_owned(),
         cgroups_per_qos: config.cgroups_per_qos,
         driver,
-        system_reserved: amounts(&config.system_reserved),
-        kube_reserved: amounts(&config.kube_reserved),
+        system_reserved,
+        kube_reserved,
         system_reserved_cgroup: set(&config.system_reserved_cgroup),
         kube_reserved_cgroup: set(&config.kube_reserved_cgroup),
         eviction_memory_available: threshold(&config.eviction_hard, "memory.available"),

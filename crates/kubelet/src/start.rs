@@ -12,7 +12,7 @@ use inotify::{Inotify, WatchMask};
 use rubelet_config::Effective;
 use rubelet_container_manager::CgroupDriver;
 use rubelet_cri::{CriClient, CriError, CriOptions, RuntimeVersion, v1};
-use rubelet_event_recorder::{event_recorder, log_events};
+use rubelet_event_recorder::log_events;
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
 use rubelet_pod_sources::PodSource;
@@ -33,7 +33,9 @@ use crate::server_state::ServerState;
 use crate::servers;
 use crate::settings;
 use crate::version::KUBERNETES_VERSION;
-use crate::wiring::{KubeletView, Parts, assemble, pod_sources, start_container_manager};
+use crate::wiring::{
+    KubeletView, Parts, assemble, event_recorder, pod_sources, start_container_manager,
+};
 
 /// The runtime is asked again after this while it does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
@@ -158,8 +160,7 @@ async fn serve(
         joined.map(|joined| tokio::spawn(joined.keep_client_certificate(stop.clone())));
     let (events, event_sender) = match &api {
         Some(_) => {
-            let (events, sender) =
-                event_recorder(settings::event_recorder(effective, &node), clock.clone());
+            let (events, sender) = event_recorder(effective, &node, clock.clone());
             (events, Some(sender))
         }
         None => (log_events(&node.name), None),

@@ -14,6 +14,7 @@ use rubelet_config::Effective;
 use rubelet_container_http::ContainerClient;
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
 use rubelet_cri::{CriClient, CriError, v1};
+use rubelet_event_recorder::EventSender;
 use rubelet_image_manager::{AnonymousPulls, ImageManager};
 use rubelet_linux::Host;
 use rubelet_node_status::NodeHandle;
@@ -108,6 +109,15 @@ pub fn pod_sources(
     events: EventRecorder,
 ) -> anyhow::Result<(PodConfig, PodChanges)> {
     Ok(PodConfig::new(settings::pod_sources(effective, node), clock, events)?)
+}
+
+/// What records events for the API server, and what carries them there.
+pub fn event_recorder(
+    effective: &Effective,
+    node: &Node,
+    clock: Clock,
+) -> (EventRecorder, EventSender) {
+    rubelet_event_recorder::event_recorder(settings::event_recorder(effective, node), clock)
 }
 
 /// A kubelet that was built and does not run yet.

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rubelet_types::CpuSet;
+
 /// A fact about the machine could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -44,15 +46,6 @@ pub struct KernelVersion {
     pub major: u32,
     /// Second number.
     pub minor: u32,
-}
-
-/// CPUs that are online.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OnlineCpus {
-    /// In the kernel's list format (`0-3,8`).
-    pub list: String,
-    /// How many.
-    pub count: usize,
 }
 
 /// Huge pages of one size that are set aside.
@@ -131,11 +124,9 @@ impl Host {
     ///
     /// # Errors
     /// When sysfs does not tell.
-    pub fn online_cpus(&self) -> Result<OnlineCpus, HostError> {
+    pub fn online_cpus(&self) -> Result<CpuSet, HostError> {
         let path = self.path("/sys/devices/system/cpu/online");
-        let list = read(&path)?.trim().to_owned();
-        let count = count_list(&list).ok_or(HostError::Malformed { path })?;
-        Ok(OnlineCpus { list, count })
+        read(&path)?.parse().map_err(|_| HostError::Malformed { path })
     }
 
     /// The id of this boot.
@@ -333,17 +324,6 @@ pub(crate) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// How many numbers a list such as `0-3,8` has.
-fn count_list(list: &str) -> Option<usize> {
-    list.split(',')
-        .map(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-            last.checked_sub(first)?.checked_add(1)
-        })
-        .try_fold(0usize, |sum, count| sum.checked_add(count?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,7 +351,7 @@ mod tests {
         assert_eq!(host.max_pids().unwrap(), 1000);
         assert_eq!(host.uptime_seconds().unwrap(), 12.5);
         let cpus = host.online_cpus().unwrap();
-        assert_eq!((cpus.list.as_str(), cpus.count), ("0-3,8,10-11", 7));
+        assert_eq!((cpus.to_string().as_str(), cpus.len()), ("0-3,8,10-11", 7));
         assert_eq!(
             host.huge_pages().unwrap(),
             [
@@ -432,7 +412,7 @@ mod tests {
     fn this_machine_has_facts() {
         let host = Host::system();
         assert!(host.memory_bytes().unwrap() > 1 << 20);
-        assert!(host.online_cpus().unwrap().count > 0);
+        assert!(!host.online_cpus().unwrap().is_empty());
         assert_eq!(host.boot_id().unwrap().len(), 36);
         assert!(host.kernel_version().unwrap().major >= 4);
         assert!(host.uptime_seconds().unwrap() > 0.0);

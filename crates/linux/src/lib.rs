@@ -17,7 +17,7 @@ mod test_machine;
 #[cfg(test)]
 mod test_namespace;
 
-pub use host::{Host, HostError, HugePagePool, KernelVersion, OnlineCpus, Swap};
+pub use host::{Host, HostError, HugePagePool, KernelVersion, Swap};
 pub use lock_file::{LockFile, LockFileError};
 pub use network::{DefaultRoute, InterfaceAddress};
 pub use process::{

@@ -139,6 +139,8 @@ pub enum PodEvent {
     Entered(Stage),
     /// The wall clock was set, and shows so much more than it did.
     ClockSet(SignedDuration),
+    /// An object that its containers are configured from has changed.
+    ObjectChanged,
 }
 
 /// Retry after a failure that names no moment itself.
@@ -305,6 +307,13 @@ impl PodState {
             PodEvent::ActionEnded(key, outcome) => self.action_ended(key, outcome, now),
             PodEvent::Entered(stage) => self.enter(stage, now),
             PodEvent::ClockSet(by) => self.clock_set(by, now),
+            PodEvent::ObjectChanged => {
+                for failure in self.start_failures.values_mut() {
+                    if failure.reason == reasons::CREATE_CONTAINER_CONFIG_ERROR {
+                        failure.retry_at = failure.retry_at.min(now);
+                    }
+                }
+            }
         }
     }
 

@@ -19,6 +19,7 @@ struct Inbox {
     look_failed: Option<String>,
     stop: Option<(StopCause, Option<i64>)>,
     removed: bool,
+    object_changed: bool,
     shutdown: bool,
 }
 
@@ -56,6 +57,10 @@ impl Mailbox {
 
     pub(crate) fn wake(&self) {
         self.notify.notify_one();
+    }
+
+    pub(crate) fn object_changed(&self) {
+        self.put(|inbox| inbox.object_changed = true);
     }
 
     pub(crate) fn admit(&self) {
@@ -124,6 +129,9 @@ impl Mailbox {
             before.push(PodEvent::Admitted);
         }
         let mut after = Vec::new();
+        if inbox.object_changed {
+            after.push(PodEvent::ObjectChanged);
+        }
         after.extend(inbox.snapshot.map(|snapshot| PodEvent::Observed(Box::new(snapshot))));
         after.extend(
             inbox.stop.map(|(cause, grace_seconds)| PodEvent::Stop { cause, grace_seconds }),

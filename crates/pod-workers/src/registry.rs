@@ -188,6 +188,14 @@ impl<P: PodPort> PodWorkers<P> {
         }
     }
 
+    /// An object that the pod's containers are configured from has changed: those that could not be
+    /// created for want of it are tried again at once.
+    pub fn object_changed(&self, uid: &PodUid) {
+        if let Some(entry) = self.registry().entries.get(uid) {
+            entry.mailbox.object_changed();
+        }
+    }
+
     /// Has every pod looked at again.
     pub fn wake_all(&self) {
         for entry in self.registry().entries.values() {

@@ -7,6 +7,7 @@
 mod api_object;
 mod clock;
 mod cpu_and_memory;
+mod cpu_set;
 mod downward;
 mod error_chain;
 mod event;
@@ -28,6 +29,7 @@ pub use clock::Clock;
 pub use cpu_and_memory::{
     ResourceAmounts, container_limits, container_requests, pod_limits, pod_qos_class, pod_requests,
 };
+pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use downward::{ResourceFieldError, pod_metadata_field, resource_field_value};
 pub use error_chain::error_chain;
 pub use event::{Event, EventObject, EventRecorder, EventType};

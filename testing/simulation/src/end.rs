@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use rubelet_apiserver::Verb;
 use rubelet_cri::v1::{ContainerState, PodSandboxState};
 use rubelet_fake_cri::Inventory;
+use rubelet_pod_status::statuses_equal;
 use rubelet_types::{
     ContainerKind, PodUid, RestartPolicy, containers, is_terminal_phase, pod_ref,
     pod_restart_policy,
@@ -30,6 +32,7 @@ pub(crate) async fn settle(world: &mut World) {
     world.restart_runtime();
     world.set_network_ready(true);
     world.set_api_away(false);
+    world.mend_api();
     world.runtime.set_events_lost(false);
     world.offer_remote_image();
     world.heal_commands();
@@ -58,6 +61,7 @@ pub(crate) async fn settle(world: &mut World) {
 /// I5: nothing is done when nothing is to be done. I10: not even by a kubelet that starts.
 async fn rest(world: &mut World) {
     let before = at_rest(world);
+    let writes = writes(world, before.len());
     world.pass(REST).await;
     compare(world, &before, "without any reason");
     if world.has_failed() {
@@ -68,6 +72,27 @@ async fn rest(world: &mut World) {
     world.start_kubelet();
     world.pass(REST / 2).await;
     compare(world, &before, "as the kubelet was started again");
+    if let Some((before, after)) = writes.zip(self::writes(world, before.len()))
+        && before != after
+    {
+        world.book.violation(format!(
+            "at rest, and as the kubelet was started again, pods were written {} times",
+            after - before
+        ));
+    }
+}
+
+/// How often pods were written at the API server, if no other pods than those `at_rest` go on.
+fn writes(world: &World, at_rest: usize) -> Option<u64> {
+    let server = world.api.as_server()?;
+    let book = world.book.open();
+    let pods = book.view.as_ref()?.pods();
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+    let going_on = pods.iter().filter(|pod| !is_terminal_phase(phase(pod).as_deref())).count();
+    let on = |verb, resource| server.requests(verb, resource);
+    (going_on == at_rest).then(|| {
+        on(Verb::Patch, "pods/status") + on(Verb::Create, "pods") + on(Verb::Delete, "pods")
+    })
 }
 
 /// The pods that stay as they are, each with its status and how often something was done to it.
@@ -100,7 +125,11 @@ fn compare(world: &World, before: &[(String, Option<PodStatus>, u32)], why: &str
         if more != changes {
             world.book.violation(format!("something was done to {uid}, {why}"));
         }
-        if now != status {
+        let is_same = match (now, status) {
+            (Some(now), Some(status)) => statuses_equal(now, status),
+            (now, status) => now == status,
+        };
+        if !is_same {
             let text = |status| serde_json::to_string(&status).unwrap_or_default();
             world.book.violation(format!(
                 "the status of {uid} changed, {why}: {} became {}",

@@ -150,6 +150,7 @@ async fn step(world: &mut World, has_faults: bool) -> anyhow::Result<()> {
             let is_away = world.random.random_bool(0.5);
             world.set_api_away(is_away);
         }
+        _ if has_faults && world.random.random_bool(0.4) => world.trouble_api(),
         _ if has_faults => inject(world),
         _ => {}
     }

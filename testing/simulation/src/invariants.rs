@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kubelet::KubeletView;
 use rubelet_cri::{Rpc, v1};
 use rubelet_pod_lifecycle::{Stage, StopCause};
+use rubelet_pod_status::statuses_equal;
 use rubelet_types::{
     ContainerKind, RestartPolicy, container_restarts_after, find_container, is_terminal_phase,
     pod_ref, pod_restart_policy, termination_grace_seconds,
@@ -19,6 +21,8 @@ use crate::pods::{LIVENESS, Origin, POST_START, STARTUP};
 const BEGUN_WITHIN: Duration = Duration::from_secs(60);
 /// A kubelet that is not troubled has done with a pod so long after its grace, at the latest.
 const GONE_WITHIN: Duration = Duration::from_secs(90);
+/// The API server is told within this time what the kubelet holds true, once it can be.
+const REPORTED_WITHIN: Duration = Duration::from_secs(15);
 /// With so many slow starts at once others may have to wait: work is bounded.
 const MANY_SLOW_STARTS: usize = 4;
 
@@ -155,6 +159,61 @@ impl Ledger {
         self.check_stages(&view);
         self.check_statuses(&view);
         self.check_progress(&view);
+        self.check_reported(&view);
+    }
+
+    /// The object of a pod goes last.
+    pub(crate) fn check_gone(&mut self, uid: &str) {
+        let is_muddled = self.pods.get(uid).is_none_or(|record| record.muddled);
+        if !is_muddled && self.running_pods().contains(uid) {
+            self.violation(format!("the object of {uid} is gone, and a container runs"));
+        }
+    }
+
+    /// What the kubelet says of a pod is at the API server soon, static pods among them.
+    fn check_reported(&mut self, view: &KubeletView) {
+        let Some(server) = self.server.clone() else { return };
+        let now = self.wall.elapsed();
+        let clear = self.unhindered.max(self.api_clear);
+        let is_calm = self.hindrances.is_empty() && now > clear + REPORTED_WITHIN;
+        let mut texts = Vec::new();
+        for pod in view.pods() {
+            let (Some(uid), Some(status)) = (pod.metadata.uid, pod.status) else { continue };
+            let Some(record) = self.pods.get_mut(&uid) else { continue };
+            let since = match &record.said {
+                Some((said, since)) if statuses_equal(said, &status) => *since,
+                _ => now,
+            };
+            record.said = Some((status.clone(), since));
+            if !is_calm || now <= since + REPORTED_WITHIN {
+                continue;
+            }
+            let name = pod.metadata.name.unwrap_or_default();
+            let kept = server.get::<Pod>("default", &name);
+            match (record.origin, kept) {
+                // Somebody has removed it by force, and the kubelet has not heard of it yet.
+                (Origin::Api, None) => {}
+                (Origin::Api, Some(kept)) if kept.metadata.uid.as_ref() != Some(&uid) => {}
+                (Origin::Static, None) if !record.is_to_run() => {}
+                (Origin::Static, None) => texts.push(format!("{uid} has no mirror pod")),
+                (_, Some(kept)) => {
+                    let kept = kept.status.unwrap_or_default();
+                    if !statuses_equal(&kept, &status) {
+                        let text = |status| serde_json::to_string(status).unwrap_or_default();
+                        texts.push(format!(
+                            "the API server was not told of {uid} within {:?}: it has {}, and not \
+                             {}",
+                            now.saturating_sub(since.max(clear)),
+                            text(&kept),
+                            text(&status)
+                        ));
+                    }
+                }
+            }
+        }
+        for text in texts {
+            self.violation(text);
+        }
     }
 
     /// The pods of which containers run.

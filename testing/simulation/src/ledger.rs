@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet::KubeletView;
 use rubelet_cri::{Rpc, v1};
+use rubelet_fake_apiserver::FakeApiServer;
 use rubelet_fake_cri::{ContainerChange, FakeRuntime, FaultAction, Happening, SandboxChange};
 use rubelet_pod_lifecycle::Stage;
 use rubelet_types::{
@@ -58,6 +59,8 @@ pub(crate) struct PodRecord {
     pub(crate) ready: bool,
     pub(crate) phase: Option<String>,
     pub(crate) restart_counts: BTreeMap<String, i32>,
+    /// The status that the kubelet holds, and since when.
+    pub(crate) said: Option<(PodStatus, Duration)>,
 }
 
 impl PodRecord {
@@ -117,6 +120,12 @@ pub(crate) struct Ledger {
     pub(crate) wall: WallClock,
     pub(crate) clock: Clock,
     pub(crate) runtime: Option<FakeRuntime>,
+    /// The API server, if the node has a cluster.
+    pub(crate) server: Option<FakeApiServer>,
+    /// From then on nothing is left of what was wrong with the API server.
+    pub(crate) api_clear: Duration,
+    /// For so long requests may suffer after what is wrong with the API server now is mended.
+    pub(crate) api_lingers: Duration,
     pub(crate) lines: Vec<String>,
     pub(crate) violations: Vec<String>,
     pub(crate) is_verbose: bool,
@@ -149,6 +158,7 @@ pub(crate) enum Hindrance {
     RuntimeDown,
     NetworkDown,
     ApiServerAway,
+    ApiServerFails,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -171,6 +181,9 @@ impl Book {
             clock: wall.clock(),
             wall,
             runtime: None,
+            server: None,
+            api_clear: Duration::ZERO,
+            api_lingers: Duration::ZERO,
             lines: Vec::new(),
             violations: Vec::new(),
             is_verbose,
@@ -293,6 +306,7 @@ impl Ledger {
                     ready: false,
                     phase: None,
                     restart_counts: BTreeMap::new(),
+                    said: None,
                 };
                 self.pods.insert(uid, record);
             }
@@ -452,6 +466,12 @@ impl Ledger {
                 record.disturbed = now;
             }
         }
+    }
+
+    /// The API server is, or becomes, as it should be.
+    pub(crate) fn api_recovers(&mut self) {
+        let clear = self.wall.elapsed() + std::mem::take(&mut self.api_lingers);
+        self.api_clear = self.api_clear.max(clear);
     }
 
     /// For this long the kubelet sees less than there is.

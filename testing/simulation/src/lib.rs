@@ -11,6 +11,7 @@
 //! the seed ([`entropy`]), and file system work is done by one thread, whose results are taken up
 //! only when nobody has anything else to do. For that, a process lives through one seed only.
 
+mod api;
 mod end;
 pub mod entropy;
 mod gate;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kubelet::{Effective, Node, Parts};
+use kubelet::{ClusterParts, Effective, Node, Parts};
 use rubelet_container_manager::CgroupDriver;
 use rubelet_cri::CriOptions;
+use rubelet_fake_apiserver::FakeApiServer;
 use rubelet_fake_cri::FakeRuntime;
 use rubelet_linux::Host;
 use rubelet_pod_sources::{PodSource, PodSourceHandle};
@@ -30,7 +32,9 @@ pub(crate) struct Environment {
     pub(crate) runtime: FakeRuntime,
     pub(crate) book: Book,
     /// What each source wants, at any time; nothing for one that has not been reached.
-    pub(crate) wanted: [(PodSource, watch::Receiver<Option<Vec<Pod>>>); 2],
+    pub(crate) wanted: Vec<(PodSource, watch::Receiver<Option<Vec<Pod>>>)>,
+    /// The API server, if the node has a cluster.
+    pub(crate) server: Option<FakeApiServer>,
 }
 
 /// How many things a kubelet of a simulation works on at once.
@@ -96,7 +100,8 @@ async fn live(
     mounts: Arc<LifeMounts>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Environment { effective, paths, host, clock, events, runtime, book, wanted } = environment;
+    let Environment { effective, paths, host, clock, events, runtime, book, wanted, server } =
+        environment;
     let started = Instant::now();
     let node = Node { name: crate::pods::NODE.to_owned(), ips: vec![[10, 0, 0, 1].into()] };
     let cri = runtime.client(CriOptions {
@@ -109,11 +114,35 @@ async fn live(
             Err(_) => sleep(Duration::from_secs(1)).await,
         }
     };
-    let container_manager =
-        kubelet::start_container_manager(&effective, CgroupDriver::Cgroupfs, host, events.clone())
-            .await?;
+    let (events, event_sender) = match server {
+        None => (events, None),
+        Some(_) => {
+            let (to_server, sender) = kubelet::event_recorder(&effective, &node, clock.clone());
+            let both = EventRecorder::new(move |event| {
+                events.record(event.clone());
+                to_server.record(event);
+            });
+            (both, Some(sender))
+        }
+    };
+    let container_manager = kubelet::start_container_manager(
+        &effective,
+        CgroupDriver::Cgroupfs,
+        host.clone(),
+        events.clone(),
+    )
+    .await?;
     let mut sources = kubelet::pod_sources(&effective, &node, clock.clone(), events.clone())?;
-    let feeds = wanted.map(|(source, wanted)| feed(sources.0.register_source(source), wanted));
+    let feeds: Vec<_> = wanted
+        .into_iter()
+        .map(|(source, wanted)| feed(sources.0.register_source(source), wanted))
+        .collect();
+    let cluster = server.zip(event_sender).map(|(server, events)| ClusterParts {
+        api: server.http2_client(),
+        pods: sources.0.register_source(PodSource::Api),
+        events,
+        host,
+    });
     let kubelet = kubelet::assemble(Parts {
         effective: &effective,
         node,
@@ -125,16 +154,15 @@ async fn live(
         container_manager,
         mounts,
         sources,
-        cluster: None,
+        cluster,
         concurrent_starts: CONCURRENT_STARTS,
         started,
     });
     book.open().view = Some(kubelet.view());
-    let [first, second] = feeds;
     tokio::select! {
         biased;
         ended = kubelet.run(stop) => ended,
-        _ = async { tokio::join!(first, second) } => std::future::pending().await,
+        _ = join_all(feeds) => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The node and the world around it, and everything that can be done to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use rubelet_types::{EventRecorder, EventType, pod_ref};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::api::{self, Api};
 use crate::ledger::{Book, Hindrance, short};
 use crate::life::{Environment, Life};
 use crate::machine::{Machine, WallClock};
@@ -45,11 +46,8 @@ pub(crate) struct World {
     statics: Vec<Pod>,
     /// Manifests that were removed.
     removed: Vec<Pod>,
-    /// What the API server says.
-    api: Vec<Pod>,
-    /// The API server cannot be reached.
-    is_api_away: bool,
-    feeds: [watch::Sender<Option<Vec<Pod>>>; 2],
+    static_feed: watch::Sender<Option<Vec<Pod>>>,
+    pub(crate) api: Api,
     next_pod: u32,
     next_container: u32,
     /// Containers and commands that fail now.
@@ -85,7 +83,19 @@ impl World {
             anyhow::bail!("the command line starts no kubelet")
         };
         let (statics, statics_rx) = watch::channel(Some(Vec::new()));
-        let (api, api_rx) = watch::channel(Some(Vec::new()));
+        let mut wanted = vec![(PodSource::File, statics_rx)];
+        // Some nodes have no cluster: what they are given as pods of the API is handed over.
+        let api = if random.random_bool(0.6) {
+            let skew = [0, 0, 0, 1, -1, 240, -240, 3600][random.random_range(0..8)];
+            let skew = SignedDuration::from_secs(skew);
+            book.note(format!("* the clock of the API server is ahead by {skew:#}"));
+            Api::server(wall.clock(), skew, seed)
+        } else {
+            let (api, heard) = Api::list();
+            wanted.push((PodSource::Api, heard));
+            api
+        };
+        book.open().server = api.as_server().cloned();
         let environment = Environment {
             effective: Arc::new(*effective),
             paths: machine.node_paths(),
@@ -94,7 +104,8 @@ impl World {
             events: record_events(&book),
             runtime: runtime.clone(),
             book: book.clone(),
-            wanted: [(PodSource::File, statics_rx), (PodSource::Api, api_rx)],
+            wanted,
+            server: api.as_server().cloned(),
         };
         Ok(Self {
             random,
@@ -107,9 +118,8 @@ impl World {
             life: None,
             statics: Vec::new(),
             removed: Vec::new(),
-            api: Vec::new(),
-            is_api_away: false,
-            feeds: [statics, api],
+            static_feed: statics,
+            api,
             next_pod: 0,
             next_container: 0,
             failing: Vec::new(),
@@ -165,22 +175,22 @@ impl World {
     /// What the API server does with what the kubelet reports: it keeps the statuses of pods, and an
     /// object goes when the kubelet has finished with its pod.
     fn serve_api(&mut self) {
+        match &self.api {
+            Api::List { is_away: true, .. } => {}
+            Api::List { .. } => self.take_statuses(),
+            Api::Server(_) => self.note_deletions(),
+        }
+    }
+
+    fn take_statuses(&mut self) {
         let Some(view) = self.book.open().view.clone() else { return };
-        if self.is_api_away {
-            return;
-        }
-        let mut changed = false;
+        let known = self.api.pods();
         for reported in view.pods() {
-            let known = self.api.iter_mut().find(|pod| pod.metadata.uid == reported.metadata.uid);
-            if let Some(known) = known
-                && known.status != reported.status
-            {
-                known.status = reported.status;
-                changed = true;
+            let uid = reported.metadata.uid.unwrap_or_default();
+            let known = known.iter().find(|pod| pod.metadata.uid.as_ref() == Some(&uid));
+            if known.is_some_and(|known| known.status != reported.status) {
+                self.api.change(&uid, |known| known.status = reported.status);
             }
-        }
-        if changed {
-            self.publish(Origin::Api);
         }
         let workers = view.workers();
         let finished = |uid: &str| {
@@ -188,7 +198,7 @@ impl World {
                 worker.pod.uid.as_str() == uid && matches!(worker.stage, Stage::Finished { .. })
             })
         };
-        let deleted = self.api.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        let deleted = known.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
         let uids = deleted.filter_map(|pod| pod.metadata.uid.clone());
         let gone: Vec<String> = uids.filter(|uid| finished(uid)).collect();
         for uid in gone {
@@ -196,25 +206,72 @@ impl World {
         }
     }
 
-    /// The kubelet hears of what a source says, unless it cannot be reached.
-    fn publish(&self, origin: Origin) {
-        let (index, pods) = match origin {
-            Origin::Static => (0, &self.statics),
-            Origin::Api if self.is_api_away => return,
-            Origin::Api => (1, &self.api),
-        };
-        self.feeds[index].send_replace(Some(pods.clone()));
+    /// The kubelet has removed objects of pods that it has finished with.
+    fn note_deletions(&mut self) {
+        let there: BTreeSet<String> =
+            self.api.pods().into_iter().filter_map(|pod| pod.metadata.uid).collect();
+        let mut book = self.book.open();
+        let now = book.wall.elapsed();
+        let records = book.pods.iter_mut();
+        let gone: Vec<String> = records
+            .filter(|(uid, record)| {
+                record.origin == Origin::Api && record.wanted && !there.contains(*uid)
+            })
+            .map(|(uid, record)| {
+                record.wanted = false;
+                record.leaving.get_or_insert(now);
+                uid.clone()
+            })
+            .collect();
+        for uid in gone {
+            book.note(format!("- the object of pod {uid}"));
+            book.check_gone(&uid);
+        }
     }
 
-    /// The API server goes away, or is back. What has changed meanwhile is heard of at once.
+    /// The kubelet hears of what the manifests say.
+    fn publish_statics(&self) {
+        self.static_feed.send_replace(Some(self.statics.clone()));
+    }
+
+    /// The API server goes away, or is back. What has changed meanwhile is heard of.
     pub(crate) fn set_api_away(&mut self, is_away: bool) {
         self.book.note(format!("* the API server is away: {is_away}"));
-        self.is_api_away = is_away;
+        self.api.set_away(is_away);
         if is_away {
             self.book.hinder(Hindrance::ApiServerAway);
         } else {
             self.book.unhinder(Hindrance::ApiServerAway);
-            self.publish(Origin::Api);
+            self.book.open().api_recovers();
+        }
+    }
+
+    /// Something is wrong with the API server, or happens to it.
+    pub(crate) fn trouble_api(&mut self) {
+        let Some(server) = self.api.as_server() else { return };
+        match self.random.random_range(0..10) {
+            0..=4 => {
+                let trouble = api::go_wrong(server, &mut self.random);
+                self.book.note(format!("* the API server: {}", trouble.what));
+                self.book.hinder(Hindrance::ApiServerFails);
+                let mut book = self.book.open();
+                book.api_lingers = book.api_lingers.max(trouble.lingers);
+            }
+            5..=7 => self.mend_api(),
+            _ => {
+                let what = api::stumble(server, &mut self.random);
+                self.book.note(format!("* the API server: {what}"));
+                self.book.open().api_recovers();
+            }
+        }
+    }
+
+    pub(crate) fn mend_api(&mut self) {
+        if let Some(server) = self.api.as_server() {
+            self.book.note("* the API server does what it is asked to");
+            api::mend(server);
+            self.book.unhinder(Hindrance::ApiServerFails);
+            self.book.open().api_recovers();
         }
     }
 
@@ -252,17 +309,14 @@ impl World {
         let mounts = LifeMounts::new(self.mounts.clone(), in_use);
         {
             let mut book = self.book.open();
-            for pod in &self.api {
+            for pod in self.api.pods() {
                 let record = pod.metadata.uid.as_ref().and_then(|uid| book.pods.get_mut(uid));
                 if let Some(record) = record {
                     record.remembered(pod.status.as_ref());
                 }
             }
         }
-        if self.is_api_away {
-            // A kubelet that starts has not heard of anything.
-            self.feeds[1].send_replace(None);
-        }
+        self.api.kubelet_starts();
         self.life = Some(Life::start(self.environment.clone(), mounts));
         self.book.unhinder(Hindrance::KubeletGone);
     }
@@ -370,16 +424,14 @@ impl World {
         let text = serde_json::to_string(&pod.spec)?;
         self.book.note(format!("+ {origin:?} pod {uid}: {text}"));
         self.book.open().add_pod(pod.clone(), origin, is_steady);
-        self.source(origin).push(pod);
-        self.publish(origin);
-        Ok(())
-    }
-
-    fn source(&mut self, origin: Origin) -> &mut Vec<Pod> {
         match origin {
-            Origin::Static => &mut self.statics,
-            Origin::Api => &mut self.api,
+            Origin::Static => {
+                self.statics.push(pod);
+                self.publish_statics();
+            }
+            Origin::Api => self.api.add(pod),
         }
+        Ok(())
     }
 
     /// A manifest that was removed is there again, just as it was.
@@ -395,7 +447,7 @@ impl World {
         self.book.note(format!("+ Static pod {} again", pod_ref(&pod)));
         self.book.open().add_pod(pod.clone(), Origin::Static, false);
         self.statics.push(pod);
-        self.publish(Origin::Static);
+        self.publish_statics();
     }
 
     fn set_exec(&self, container: &str, command: &str, exit_code: i32, after: Duration) {
@@ -429,14 +481,14 @@ impl World {
             record.leaving.get_or_insert(now);
             record.origin
         };
-        let (pods, gone): (Vec<Pod>, Vec<Pod>) = std::mem::take(self.source(origin))
-            .into_iter()
-            .partition(|pod| pod.metadata.uid.as_deref() != Some(uid));
-        *self.source(origin) = pods;
-        if origin == Origin::Static {
-            self.removed.extend(gone);
+        match origin {
+            Origin::Static => {
+                let is_it = |pod: &mut Pod| pod.metadata.uid.as_deref() == Some(uid);
+                self.removed.extend(self.statics.extract_if(.., is_it));
+                self.publish_statics();
+            }
+            Origin::Api => self.api.remove(uid),
         }
-        self.publish(origin);
     }
 
     /// A pod of those that a source lists.
@@ -465,15 +517,20 @@ impl World {
         }
         let grace =
             [None, None, Some(0), Some(1), Some(5), Some(300)][self.random.random_range(0..6)];
+        if grace == Some(0) && self.api.as_server().is_some() {
+            // The server lets go of the object at once.
+            return self.drop_pod(&uid);
+        }
         let now = self.environment.clock.now();
-        let is_it = |pod: &&mut Pod| pod.metadata.uid.as_deref() == Some(&uid);
-        let Some(pod) = self.api.iter_mut().find(is_it) else { return };
-        let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-        let asked = grace.or(own).unwrap_or(30);
-        let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or(asked).min(asked);
-        pod.metadata.deletion_grace_period_seconds = Some(asked);
-        pod.metadata.deletion_timestamp.get_or_insert(Time(now));
-        let pod = pod.clone();
+        let deleted = self.api.change(&uid, |pod| {
+            let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+            let asked = grace.or(own).unwrap_or(30);
+            let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or(asked).min(asked);
+            pod.metadata.deletion_grace_period_seconds = Some(asked);
+            pod.metadata.deletion_timestamp.get_or_insert(Time(now));
+        });
+        let Some(pod) = deleted else { return };
+        let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
         self.book.note(format!("- pod {uid} is to be deleted, grace {asked}"));
         {
             let mut book = self.book.open();
@@ -483,7 +540,6 @@ impl World {
                 record.leaving.get_or_insert(now);
             }
         }
-        self.publish(Origin::Api);
     }
 
     /// Another version of a pod.
@@ -503,21 +559,23 @@ impl World {
             }
             Origin::Api => {
                 let image = IMAGES[self.random.random_range(0..IMAGES.len())];
-                let is_it = |pod: &&mut Pod| pod.metadata.uid.as_deref() == Some(&uid);
-                let Some(pod) = self.api.iter_mut().find(is_it) else { return Ok(()) };
-                let Some(spec) = pod.spec.as_mut() else { return Ok(()) };
-                let container = &mut spec.containers[0];
-                if container.image.as_deref() == Some(image) {
-                    return Ok(());
-                }
-                container.image = Some(image.to_owned());
-                let (container, pod) = (container.name.clone(), pod.clone());
+                let mut changed = None;
+                let pod = self.api.change(&uid, |pod| {
+                    let spec = pod.spec.as_mut();
+                    let container = spec.map(|spec| &mut spec.containers[0]);
+                    if let Some(container) = container
+                        && container.image.as_deref() != Some(image)
+                    {
+                        container.image = Some(image.to_owned());
+                        changed = Some(container.name.clone());
+                    }
+                });
+                let Some((pod, container)) = pod.zip(changed) else { return Ok(()) };
                 self.book.note(format!("~ pod {uid}: {container} is to run {image}"));
                 if let Some(record) = self.book.open().pods.get_mut(&uid) {
                     record.pod = pod;
                     record.changed.insert(container);
                 }
-                self.publish(Origin::Api);
                 Ok(())
             }
         }

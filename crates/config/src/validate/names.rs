@@ -54,17 +54,6 @@ fn has_alphanumeric_ends(text: &str) -> bool {
         .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// A list of CPUs: `0-2,4`. Also refuses ranges that run backwards.
-pub(super) fn is_cpu_list(text: &str) -> bool {
-    text.split(',').all(|part| {
-        let (low, high) = part.split_once('-').unwrap_or((part, part));
-        match (low.trim().parse::<u32>(), high.trim().parse::<u32>()) {
-            (Ok(low), Ok(high)) => low <= high,
-            _ => false,
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,11 +70,8 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_cpus() {
+    fn addresses() {
         assert!(is_cidr("10.0.0.0/24") && is_cidr("fd00::/64"));
         assert!(!is_cidr("10.0.0.0/33") && !is_cidr("10.0.0.0") && !is_cidr("x/8"));
-        assert!(
-            is_cpu_list("0-2,4") && !is_cpu_list("2-0") && !is_cpu_list("a") && !is_cpu_list("")
-        );
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
-use rubelet_types::Quantity;
+use rubelet_types::{CpuSet, Quantity};
 
 use super::{Errors, names};
 use crate::{FeatureGates, Gate, GoDuration, KubeletConfiguration, UserNamespaces};
@@ -132,7 +132,7 @@ fn reservations(config: &KubeletConfiguration, errors: &mut Errors) {
     }
     let cpus = &config.reserved_system_cpus;
     if !cpus.is_empty() {
-        errors.check(names::is_cpu_list(cpus), "reservedSystemCPUs", || {
+        errors.check(cpus.parse::<CpuSet>().is_ok(), "reservedSystemCPUs", || {
             format!("{cpus:?} must be a list of CPUs such as \"0-1,4\"")
         });
         errors.check(

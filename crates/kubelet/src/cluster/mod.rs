@@ -246,7 +246,7 @@ impl Cluster {
             loop {
                 for pod in changed_pods.next().await {
                     changed_volumes.object_changed(&pod);
-                    changed_workers.wake(&pod);
+                    changed_workers.object_changed(&pod);
                 }
             }
         }));

@@ -29,7 +29,7 @@
 //! probe NAME liveness|startup=Success|Failure|Unknown
 //! network ready|MESSAGE
 //! now T | +N                                the time; N seconds pass
-//! delete grace=N | remove | stop CAUSE [grace=N] | admit | start-time T
+//! object-changed | delete grace=N | remove | stop CAUSE [grace=N] | admit | start-time T
 //! done KEY | cancelled KEY | fail KEY REASON MESSAGE [retry=N]
 //! started NAME ID [STATE]                   StartContainer is done, with this instance
 //! made ID [attempt=N]                       CreateSandbox is done, with this sandbox

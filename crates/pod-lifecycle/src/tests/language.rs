@@ -116,8 +116,10 @@ fn key_word(key: &ActionKey) -> String {
 }
 
 fn static_text(text: &str) -> &'static str {
-    use rubelet_types::reasons::{ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR};
-    [ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR, ""]
+    use rubelet_types::reasons::{
+        CREATE_CONTAINER_CONFIG_ERROR, ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR,
+    };
+    [CREATE_CONTAINER_CONFIG_ERROR, ERR_IMAGE_PULL, POST_START_HOOK_ERROR, RUN_CONTAINER_ERROR, ""]
         .into_iter()
         .find(|known| *known == text)
         .unwrap_or_else(|| panic!("reason {text} is not known to the tables"))
@@ -226,6 +228,7 @@ impl Case {
     fn happen(&mut self, what: &str, words: &[&str]) {
         let event = match what {
             "admit" => PodEvent::Admitted,
+            "object-changed" => PodEvent::ObjectChanged,
             "remove" => PodEvent::Removed,
             "start-time" => PodEvent::StartTime(second(words[0].parse().unwrap())),
             "stop" => PodEvent::Stop {
