@@ -16,7 +16,7 @@ use rubelet_cri::v1;
 use rubelet_fake_cri::{ExecAnswer, FakeOptions, FakeRuntime, Observer, Pull, ScriptMatch};
 use rubelet_pod_lifecycle::Stage;
 use rubelet_pod_sources::PodSource;
-use rubelet_types::{EventRecorder, EventType, pod_ref};
+use rubelet_types::{EventRecorder, EventType, pod_ref, termination_grace_seconds};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -517,20 +517,21 @@ impl World {
         }
         let grace =
             [None, None, Some(0), Some(1), Some(5), Some(300)][self.random.random_range(0..6)];
-        if grace == Some(0) && self.api.as_server().is_some() {
+        let known = self.api.pods();
+        let is_it = |pod: &&Pod| pod.metadata.uid.as_ref() == Some(&uid);
+        let Some(known) = known.iter().find(is_it) else { return };
+        let asked = grace.unwrap_or_else(|| termination_grace_seconds(known));
+        let asked = known.metadata.deletion_grace_period_seconds.unwrap_or(asked).min(asked);
+        if asked == 0 && self.api.as_server().is_some() {
             // The server lets go of the object at once.
             return self.drop_pod(&uid);
         }
         let now = self.environment.clock.now();
         let deleted = self.api.change(&uid, |pod| {
-            let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-            let asked = grace.or(own).unwrap_or(30);
-            let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or(asked).min(asked);
             pod.metadata.deletion_grace_period_seconds = Some(asked);
             pod.metadata.deletion_timestamp.get_or_insert(Time(now));
         });
         let Some(pod) = deleted else { return };
-        let asked = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
         self.book.note(format!("- pod {uid} is to be deleted, grace {asked}"));
         {
             let mut book = self.book.open();
