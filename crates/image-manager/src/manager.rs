@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{Image, ImageSpec, PodSandboxConfig};
 use rubelet_types::{
     Clock, EventObject, EventRecorder, EventType, PodRef, format_go_duration, reasons,
@@ -78,8 +78,9 @@ impl PullPolicy {
 pub struct EnsureImage<'a> {
     /// The pod that needs it.
     pub pod: &'a PodRef,
-    /// The pod's annotations, which the runtime gets to see.
-    pub pod_annotations: &'a BTreeMap<String, String>,
+    /// The pod as its source has it. The runtime gets to see its annotations; its pull secrets and
+    /// its service account say which credentials it has.
+    pub pod_object: &'a Pod,
     /// The image as the pod's spec says.
     pub image: &'a str,
     /// `imagePullPolicy`.
@@ -199,7 +200,14 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         let spec = ImageSpec {
             image,
             user_specified_image: written.to_owned(),
-            annotations: request.pod_annotations.clone().into_iter().collect(),
+            annotations: request
+                .pod_object
+                .metadata
+                .annotations
+                .iter()
+                .flatten()
+                .map(owned)
+                .collect(),
             ..Default::default()
         };
         if request.policy != PullPolicy::Always
@@ -251,10 +259,16 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         }
         let lookup = CredentialLookup {
             pod: request.pod,
+            pod_object: request.pod_object,
             repository: &reference.repository,
             image: &spec.image,
         };
-        let credentials = self.credentials.credentials(lookup).await;
+        let credentials =
+            self.credentials.credentials(lookup).await.map_err(|error| EnsureImageError {
+                reason: reasons::ERR_IMAGE_PULL,
+                message: error.to_string(),
+                retry_at: None,
+            })?;
         let written = request.image;
         self.record(request, EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
         let started = Instant::now();
@@ -364,6 +378,10 @@ fn classify_pull_error(image: &str, error: &str) -> (&'static str, String) {
         }
     }
     (reasons::ERR_IMAGE_PULL, error.to_owned())
+}
+
+fn owned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
 }
 
 fn user_of(image: &Image) -> ImageUser {

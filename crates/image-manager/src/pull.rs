@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rubelet_cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
+use rubelet_cri::v1::{Image, ImageSpec, PodSandboxConfig};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
+use crate::credentials::PullCredential;
 use crate::rate_limit::TokenBucket;
 use crate::service::ImageService;
 
@@ -15,7 +16,7 @@ use crate::service::ImageService;
 #[derive(Clone, Debug)]
 pub(crate) struct PullRequest {
     pub(crate) image: ImageSpec,
-    pub(crate) credentials: Vec<AuthConfig>,
+    pub(crate) credentials: Vec<PullCredential>,
     pub(crate) sandbox_config: PodSandboxConfig,
 }
 
@@ -88,12 +89,12 @@ impl<S: ImageService> Puller<S> {
 
     async fn try_credentials(&self, request: &PullRequest) -> Result<String, String> {
         let anonymous = request.credentials.is_empty().then_some(None);
-        let credentials = request.credentials.iter().cloned().map(Some).chain(anonymous);
+        let credentials = request.credentials.iter().map(Some).chain(anonymous);
         let mut errors: Vec<String> = Vec::new();
-        for auth in credentials {
+        for credential in credentials {
             let pull = self.service.pull_image(
                 request.image.clone(),
-                auth,
+                credential.map(PullCredential::to_auth_config),
                 request.sandbox_config.clone(),
             );
             match pull.await {

@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{AuthConfig, Image, ImageSpec, Int64Value, PodSandboxConfig};
 use rubelet_cri::{CriError, CriErrorKind, Rpc};
 use rubelet_image_manager::{
-    CredentialLookup, EnsureImage, EnsureImageError, ImageCredentials, ImageManager,
-    ImageManagerConfig, ImageRef, ImageService, ImageUser, PullPolicy,
+    CredentialLookup, CredentialOrigin, EnsureImage, EnsureImageError, ImageCredentials,
+    ImageManager, ImageManagerConfig, ImageRef, ImageService, ImageUser, PullCredential,
+    PullCredentialsError, PullPolicy,
 };
 use rubelet_types::{Clock, EventObject, EventRecorder, PodRef};
 use tokio::time::Instant;
@@ -111,12 +113,15 @@ impl ImageService for Runtime {
 struct Users(Vec<&'static str>);
 
 impl ImageCredentials for Users {
-    async fn credentials(&self, lookup: CredentialLookup<'_>) -> Vec<AuthConfig> {
+    async fn credentials(
+        &self,
+        lookup: CredentialLookup<'_>,
+    ) -> Result<Vec<PullCredential>, PullCredentialsError> {
         assert!(lookup.repository.contains('/'), "{lookup:?}");
-        self.0
-            .iter()
-            .map(|user| AuthConfig { username: (*user).to_owned(), ..Default::default() })
-            .collect()
+        let credential = |user: &&str| {
+            PullCredential::new(*user, format!("{user}s password").into(), CredentialOrigin::Node)
+        };
+        Ok(self.0.iter().map(credential).collect())
     }
 }
 
@@ -162,9 +167,11 @@ impl Node {
         annotations: &BTreeMap<String, String>,
         cancel: &CancellationToken,
     ) -> Result<ImageRef, EnsureImageError> {
+        let mut pod_object = Pod::default();
+        pod_object.metadata.annotations = Some(annotations.clone());
         let request = EnsureImage {
             pod: &PodRef::new(pod, "default", "web"),
-            pod_annotations: annotations,
+            pod_object: &pod_object,
             image,
             policy,
             field_path: "spec.containers{app}",

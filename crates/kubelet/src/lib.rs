@@ -34,4 +34,7 @@ pub use node::Node;
 pub use rubelet_config::{Effective, Invocation};
 pub use start::run;
 pub use version::version_text;
-pub use wiring::{Kubelet, KubeletView, Parts, assemble, pod_sources, start_container_manager};
+pub use wiring::{
+    Kubelet, KubeletView, Parts, assemble, credential_providers, pod_sources,
+    start_container_manager,
+};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rubelet_config::{Effective, KubeletConfiguration};
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
 use rubelet_event_recorder::EventRecorderSettings;
-use rubelet_image_manager::ImageManagerConfig;
+use rubelet_image_manager::{ImageManagerConfig, NodeCredentialFiles};
 use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
 use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
@@ -58,6 +58,11 @@ pub(crate) fn image_manager(config: &KubeletConfiguration) -> ImageManagerConfig
         registry_burst: unsigned(config.registry_burst),
         ..ImageManagerConfig::default()
     }
+}
+
+pub(crate) fn node_credential_files(paths: &NodePaths) -> NodeCredentialFiles {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    NodeCredentialFiles::new(paths.root(), home.as_deref())
 }
 
 /// Features that a scheduler looks for on a node before it binds pods that use them, as far as this

@@ -33,7 +33,9 @@ use crate::server_state::ServerState;
 use crate::servers;
 use crate::settings;
 use crate::version::KUBERNETES_VERSION;
-use crate::wiring::{KubeletView, Parts, assemble, pod_sources, start_container_manager};
+use crate::wiring::{
+    KubeletView, Parts, assemble, credential_providers, pod_sources, start_container_manager,
+};
 
 /// The runtime is asked again after this while it does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
@@ -144,6 +146,7 @@ async fn serve(
     let paths = settings::node_paths(effective);
     make_directories(&paths)?;
     prepare_process(effective);
+    let credential_providers = credential_providers(effective)?;
     // The health port answers first, so that a supervisor sees a kubelet that waits for its
     // certificate or its runtime.
     let health = Health::default();
@@ -198,6 +201,7 @@ async fn serve(
         cri,
         runtime_name: version.name,
         container_manager,
+        credential_providers,
         mounts: Arc::new(HostMounts),
         sources,
         node: node.clone(),

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_config::Effective;
+use rubelet_config::{Effective, Gate, read_credential_providers};
 use rubelet_container_http::ContainerClient;
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
 use rubelet_cri::{CriClient, CriError, v1};
-use rubelet_image_manager::{AnonymousPulls, ImageManager};
+use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
 use rubelet_node_status::NodeHandle;
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
@@ -67,6 +67,8 @@ pub struct Parts<'a> {
     pub runtime_name: String,
     /// Keeps cgroups, and was started (see [`start_container_manager`]).
     pub container_manager: Arc<ContainerManager>,
+    /// Programs that give credentials for images (see [`credential_providers`]).
+    pub credential_providers: CredentialProviders,
     /// Mounts volumes.
     pub mounts: Arc<dyn MountPort>,
     /// The sources of pods, and what comes out of them.
@@ -108,6 +110,26 @@ pub fn pod_sources(
     events: EventRecorder,
 ) -> anyhow::Result<(PodConfig, PodChanges)> {
     Ok(PodConfig::new(settings::pod_sources(effective, node), clock, events)?)
+}
+
+/// The programs that give credentials for images, as `--image-credential-provider-config` and
+/// `--image-credential-provider-bin-dir` name them. Blocking.
+///
+/// # Errors
+///
+/// The configuration is wrong, or a program is missing.
+pub fn credential_providers(effective: &Effective) -> anyhow::Result<CredentialProviders> {
+    let options = &effective.options;
+    let (Some(config), Some(dir)) =
+        (&options.image_credential_provider_config, &options.image_credential_provider_bin_dir)
+    else {
+        return Ok(CredentialProviders::default());
+    };
+    let tokens = effective.gates.enabled(Gate::KubeletServiceAccountTokenForCredentialProviders);
+    read_credential_providers(config, tokens)
+        .map_err(anyhow::Error::from)
+        .and_then(|configured| Ok(CredentialProviders::open(configured, dir)?))
+        .context("failed to register CRI auth plugins")
 }
 
 /// A kubelet that was built and does not run yet.
@@ -228,7 +250,12 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         images: ImageManager::new(
             &settings::image_manager(config),
             cri.clone(),
-            AnonymousPulls,
+            PullCredentials::new(
+                cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
+                settings::node_credential_files(&paths),
+                parts.credential_providers,
+                events.clone(),
+            ),
             events.clone(),
             clock.clone(),
         ),
