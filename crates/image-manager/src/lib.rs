@@ -19,6 +19,7 @@ mod rate_limit;
 pub mod reference;
 mod service;
 mod shared;
+mod verification;
 
 pub use credentials::{
     CredentialObjects, CredentialOrigin, CredentialProviders, CredentialProvidersError,
@@ -28,3 +29,4 @@ pub use credentials::{
 pub use error::EnsureImageError;
 pub use manager::{EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy};
 pub use service::{CredentialLookup, ImageCredentials, ImageService};
+pub use verification::{CredentialVerification, RecordError, VerificationPolicy};

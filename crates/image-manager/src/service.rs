@@ -15,6 +15,9 @@ pub trait ImageService: Send + Sync + 'static {
         image: ImageSpec,
     ) -> impl Future<Output = Result<Option<Image>, CriError>> + Send;
 
+    /// All images of the node.
+    fn list_images(&self) -> impl Future<Output = Result<Vec<Image>, CriError>> + Send;
+
     /// Pulls an image and returns the runtime's reference to it. Dropping the future cancels the pull.
     fn pull_image(
         &self,
@@ -27,6 +30,10 @@ pub trait ImageService: Send + Sync + 'static {
 impl ImageService for CriClient {
     async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
         CriClient::image_status(self, image).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        CriClient::list_images(self, None).await
     }
 
     async fn pull_image(

@@ -248,7 +248,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             clock.clone(),
         )),
         images: ImageManager::new(
-            &settings::image_manager(config),
+            &settings::image_manager(effective, &paths),
             cri.clone(),
             PullCredentials::new(
                 cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
@@ -411,6 +411,7 @@ impl Kubelet {
     async fn live(self, loops: &mut JoinSet<()>, stop: &CancellationToken) -> anyhow::Result<()> {
         let Self { view, handler, into_sync_loop, .. } = self;
         let executor = handler.executor.clone();
+        executor.images.open().await.context("failed to set up the records of image pulls")?;
         let inputs = self.cluster.as_ref().map(Cluster::inputs);
         if let Some(cluster) = self.cluster {
             let others = ClusterLoops {
@@ -450,6 +451,11 @@ impl Kubelet {
         let (manager, of_pods) = (executor.container_manager.clone(), executor.clone());
         let keep_cgroups = async move { manager.run(move || of_pods.active_pods()).await };
         loops.spawn(until(stop.clone(), keep_cgroups));
+        let (images, stopped) = (executor.images.clone(), stop.clone());
+        loops.spawn(until(stop.clone(), async move {
+            images.reconcile_records().await;
+            stopped.cancelled().await;
+        }));
         loops.spawn(self.sync_loop.run(stop.clone()));
         loops.spawn(self.pod_config.run(stop.clone()));
         executor.events.normal(EventObject::Node, "Starting", "Starting kubelet.");
