@@ -194,8 +194,9 @@ impl Provider {
         }
         let account = match &self.token {
             Some(attributes) => match self.account(attributes, lookup, objects).await? {
-                Ok(account) => account,
-                Err(NotAsked) => return Ok(None),
+                Concern::None => return Ok(None),
+                Concern::AnyPod => None,
+                Concern::Account(account) => Some(account),
             },
             None => None,
         };
@@ -256,18 +257,18 @@ impl Provider {
         Ok(Some((origin, config)))
     }
 
-    /// The pod's service account; none for a pod without one. Whether it is asked at all depends on
-    /// it.
+    /// What a provider that works with tokens has to do with the pod.
     async fn account(
         &self,
         attributes: &TokenAttributes,
         lookup: CredentialLookup<'_>,
         objects: Option<&dyn CredentialObjects>,
-    ) -> Result<Result<Option<Account>, NotAsked>, String> {
+    ) -> Result<Concern, String> {
         let spec = lookup.pod_object.spec.as_ref();
         let name = spec.and_then(|spec| spec.service_account_name.as_deref()).unwrap_or_default();
         if name.is_empty() {
-            return Ok(if attributes.require_service_account { Err(NotAsked) } else { Ok(None) });
+            let required = attributes.require_service_account;
+            return Ok(if required { Concern::None } else { Concern::AnyPod });
         }
         let objects =
             objects.ok_or("failed to get service account: there is no API server".to_owned())?;
@@ -286,7 +287,7 @@ impl Provider {
                     annotation = key,
                     "Not asked: required annotation not found"
                 );
-                return Ok(Err(NotAsked));
+                return Ok(Concern::None);
             };
             annotations.insert(key.clone(), value.clone());
         }
@@ -304,7 +305,7 @@ impl Provider {
             name: name.to_owned(),
             uid: facts.uid,
         };
-        Ok(Ok(Some(Account { coordinates, annotations, token })))
+        Ok(Concern::Account(Account { coordinates, annotations, token }))
     }
 
     /// Runs the program, or waits for the run that is on its way for the same.
@@ -343,8 +344,15 @@ impl Provider {
     }
 }
 
-/// The provider has nothing to do with this pod.
-struct NotAsked;
+/// What a provider has to do with a pod.
+enum Concern {
+    /// Nothing.
+    None,
+    /// As much as with any other: the pod has no service account, and needs none.
+    AnyPod,
+    /// The pod's service account.
+    Account(Account),
+}
 
 fn registry_of(repository: &str) -> String {
     repository.split('/').next().unwrap_or_default().to_owned()
