@@ -58,7 +58,7 @@ pub(crate) fn decode_document(text: &str) -> Result<Document, DecodeError> {
         return Err(DecodeError::Empty);
     }
     let mut warnings = Vec::new();
-    let mut documents = match parse(text, DuplicateKeyPolicy::Error) {
+    let documents = match parse(text, DuplicateKeyPolicy::Error) {
         Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
             let key = key.unwrap_or_default();
             let line = location.line();
@@ -68,13 +68,9 @@ pub(crate) fn decode_document(text: &str) -> Result<Document, DecodeError> {
         other => other,
     }
     .map_err(|error| DecodeError::Syntax(Box::new(error)))?;
-    // A separator at the end of a file makes one more document, an empty one.
-    documents.retain(|document| !document.is_null());
-    let mut object = match (documents.pop(), documents.is_empty()) {
-        (None, _) => return Err(DecodeError::Empty),
-        (Some(_), false) => return Err(DecodeError::SeveralDocuments),
-        (Some(Value::Object(object)), true) => object,
-        (Some(_), true) => return Err(DecodeError::NotAnObject),
+    let mut object = match only_document(documents)? {
+        Value::Object(object) => object,
+        _ => return Err(DecodeError::NotAnObject),
     };
     let mut header = |name: &str| match object.remove(name) {
         Some(Value::String(text)) => text,
@@ -91,6 +87,26 @@ pub(crate) fn decode_document(text: &str) -> Result<Document, DecodeError> {
     let (_, unknown) = decode_typed(object.clone())?;
     warnings.extend(unknown.iter().map(|field| format!("unknown field {field:?}")));
     Ok(Document { object, warnings })
+}
+
+/// The value that a text holds. A key that is set twice is an error.
+pub(crate) fn parse_strictly(text: &str) -> Result<Value, DecodeError> {
+    if text.trim().is_empty() {
+        return Err(DecodeError::Empty);
+    }
+    let documents = parse(text, serde_saphyr::options::DuplicateKeyPolicy::Error)
+        .map_err(|error| DecodeError::Syntax(Box::new(error)))?;
+    only_document(documents)
+}
+
+fn only_document(mut documents: Vec<Value>) -> Result<Value, DecodeError> {
+    // A separator at the end of a file makes one more document, an empty one.
+    documents.retain(|document| !document.is_null());
+    match (documents.pop(), documents.is_empty()) {
+        (None, _) => Err(DecodeError::Empty),
+        (Some(_), false) => Err(DecodeError::SeveralDocuments),
+        (Some(document), true) => Ok(document),
+    }
 }
 
 /// Parses within bounds that no honest configuration comes near to, so that aliases of aliases or a

@@ -12,10 +12,13 @@
 //!    *with its defaults*; `null` goes back to the default.
 //! 4. Flags. Lists and maps replace what files say, feature gates merge by name.
 //!
-//! Only module `load` reads files; everything else is plain data and total functions on it.
+//! Beside it there is [`read_credential_providers`], for the file of programs that give credentials.
+//!
+//! Only these two read files; everything else is plain data and total functions on it.
 
 mod catalog;
 mod configuration;
+mod credential_providers;
 mod decode;
 mod defaults;
 mod feature_gates;
@@ -28,6 +31,10 @@ mod validate;
 
 pub use catalog::{feature_gate_names, field_paths, flag_names};
 pub use configuration::KubeletConfiguration;
+pub use credential_providers::{
+    CredentialProvider, CredentialProviderConfigError, TokenAttributes, TokenCacheType,
+    read_credential_providers,
+};
 pub use decode::{API_VERSION, DecodeError, KIND};
 pub use feature_gates::{FeatureGateError, FeatureGates, Gate, Stage};
 pub use flags::{Deprecation, FlagError, FlagSpec, ValueKind, help_text};

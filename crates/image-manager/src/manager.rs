@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{Image, ImageSpec, PodSandboxConfig};
 use rubelet_types::{
     Clock, EventObject, EventRecorder, EventType, PodRef, format_go_duration, reasons,
@@ -13,12 +13,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::back_off::PullBackOff;
+use crate::credentials::PullCredential;
 use crate::error::EnsureImageError;
 use crate::pull::{PullRequest, PullTurns, PulledImage, Puller};
 use crate::rate_limit::TokenBucket;
-use crate::reference::{ImageReference, with_default_tag};
+use crate::reference::with_default_tag;
 use crate::service::{CredentialLookup, ImageCredentials, ImageService};
 use crate::shared::SharedPulls;
+use crate::verification::{
+    CredentialVerification, Judgement, LIST_RETRY, PullRecords, RecordError,
+};
 
 /// How pulls are limited (the fields of `KubeletConfiguration` of the same names).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,9 @@ pub struct ImageManagerConfig {
     pub back_off_initial: Duration,
     /// The longest a failing pull waits; upstream 300 s.
     pub back_off_max: Duration,
+    /// How it is verified that a pod may use an image that is already there; none if it is not
+    /// (feature gate `KubeletEnsureSecretPulledImages` off).
+    pub credential_verification: Option<CredentialVerification>,
 }
 
 impl Default for ImageManagerConfig {
@@ -46,6 +53,7 @@ impl Default for ImageManagerConfig {
             registry_burst: 10,
             back_off_initial: Duration::from_secs(10),
             back_off_max: Duration::from_secs(300),
+            credential_verification: None,
         }
     }
 }
@@ -78,8 +86,9 @@ impl PullPolicy {
 pub struct EnsureImage<'a> {
     /// The pod that needs it.
     pub pod: &'a PodRef,
-    /// The pod's annotations, which the runtime gets to see.
-    pub pod_annotations: &'a BTreeMap<String, String>,
+    /// The pod as its source has it. The runtime gets to see its annotations; its pull secrets and
+    /// its service account say which credentials it has.
+    pub pod_object: &'a Pod,
     /// The image as the pod's spec says.
     pub image: &'a str,
     /// `imagePullPolicy`.
@@ -149,10 +158,14 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
             let (per_second, burst) = (config.registry_pull_qps, config.registry_burst);
             Mutex::new(TokenBucket::new(per_second, burst, Instant::now()))
         });
+        let records = config
+            .credential_verification
+            .clone()
+            .map(|verification| PullRecords::new(verification, clock.clone()));
         let turns = PullTurns::new(config.serialize_image_pulls, config.max_parallel_image_pulls);
         Self {
             inner: Arc::new(Inner {
-                puller: Arc::new(Puller { service, turns, rate }),
+                puller: Arc::new(Puller { service, records, turns, rate }),
                 pulls: Arc::default(),
                 credentials,
                 events,
@@ -162,6 +175,33 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
                     config.back_off_max,
                 )),
             }),
+        }
+    }
+
+    /// Makes ready what records of pulls need. To be awaited before the first image is asked for.
+    ///
+    /// # Errors
+    /// When their directories cannot be made; a kubelet does not start then.
+    pub async fn open(&self) -> Result<(), RecordError> {
+        match &self.inner.puller.records {
+            Some(records) => records.open().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes in the records of pulls that an earlier kubelet left. Ends when that is done; until
+    /// then what is unclear counts as not verified.
+    pub async fn reconcile_records(&self) {
+        let Some(records) = &self.inner.puller.records else { return };
+        loop {
+            let listed = self.inner.clock.now();
+            match self.inner.puller.service.list_images().await {
+                Ok(images) => return records.reconcile(images, listed).await,
+                Err(error) => {
+                    tracing::warn!(error = %error, "Cannot list images, trying again");
+                    tokio::time::sleep(LIST_RETRY).await;
+                }
+            }
         }
     }
 
@@ -199,62 +239,112 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         let spec = ImageSpec {
             image,
             user_specified_image: written.to_owned(),
-            annotations: request.pod_annotations.clone().into_iter().collect(),
+            annotations: request
+                .pod_object
+                .metadata
+                .annotations
+                .iter()
+                .flatten()
+                .map(owned)
+                .collect(),
             ..Default::default()
         };
-        if request.policy != PullPolicy::Always
-            && let Some(present) = self.find_present(request, &spec).await?
-        {
-            return Ok(present);
+        let lookup = CredentialLookup {
+            pod: request.pod,
+            pod_object: request.pod_object,
+            repository: &reference.repository,
+            image: &spec.image,
+        };
+        let mut credentials = None;
+        if request.policy != PullPolicy::Always {
+            let found = self.find_present(request, &spec).await?;
+            if let Some(found) = found
+                && self.may_use(request, lookup, &found, &mut credentials).await?
+            {
+                return Ok(self.present(request, found));
+            }
+            if request.policy == PullPolicy::Never {
+                return Err(self.never_pulled(request));
+            }
         }
-        self.pull(request, spec, &reference).await
+        self.pull(request, spec.clone(), lookup, credentials).await
     }
 
+    /// The image as the runtime has it, if it does.
     async fn find_present(
         &self,
         request: EnsureImage<'_>,
         spec: &ImageSpec,
-    ) -> Result<Option<ImageRef>, EnsureImageError> {
+    ) -> Result<Option<Image>, EnsureImageError> {
         let status = self.puller.service.image_status(spec.clone()).await;
-        let found = status.map_err(|error| {
+        status.map_err(|error| {
             let message = format!("Failed to inspect image {:?}: {error}", spec.image);
             self.inspect_failed(request, reasons::IMAGE_INSPECT_ERROR, message)
-        })?;
-        if let Some(found) = found {
-            let message = format!(
-                "Container image {:?} already present on machine and can be accessed by the pod",
-                request.image
-            );
-            self.record(request, EventType::Normal, "Pulled", message);
-            return Ok(Some(ImageRef { user: user_of(&found), image_ref: found.id }));
+        })
+    }
+
+    /// The pod may use an image that is there. The pod's credentials are looked up if it depends on
+    /// them, and left for the pull that may follow.
+    async fn may_use(
+        &self,
+        request: EnsureImage<'_>,
+        lookup: CredentialLookup<'_>,
+        found: &Image,
+        credentials: &mut Option<Vec<PullCredential>>,
+    ) -> Result<bool, EnsureImageError> {
+        let Some(records) = &self.puller.records else { return Ok(true) };
+        match records.judge(request.image, &found.id).await {
+            Judgement::Accessible => Ok(true),
+            Judgement::MustPull => Ok(false),
+            Judgement::Depends(known) => {
+                let credentials = credentials.insert(self.look_up(lookup).await?);
+                Ok(records.accepts(request.image, &found.id, &known, credentials).await)
+            }
         }
-        if request.policy == PullPolicy::Never {
-            let message = format!(
-                "Container image {:?} is not present with pull policy of Never",
-                request.image
-            );
-            let reason = reasons::ERR_IMAGE_NEVER_PULL;
-            self.record(request, EventType::Warning, reason, message.clone());
-            return Err(EnsureImageError { reason, message, retry_at: None });
-        }
-        Ok(None)
+    }
+
+    fn present(&self, request: EnsureImage<'_>, found: Image) -> ImageRef {
+        let verified =
+            if self.puller.records.is_some() { " and can be accessed by the pod" } else { "" };
+        let message =
+            format!("Container image {:?} already present on machine{verified}", request.image);
+        self.record(request, EventType::Normal, "Pulled", message);
+        ImageRef { user: user_of(&found), image_ref: found.id }
+    }
+
+    fn never_pulled(&self, request: EnsureImage<'_>) -> EnsureImageError {
+        let message =
+            format!("Container image {:?} is not present with pull policy of Never", request.image);
+        let reason = reasons::ERR_IMAGE_NEVER_PULL;
+        self.record(request, EventType::Warning, reason, message.clone());
+        EnsureImageError { reason, message, retry_at: None }
+    }
+
+    async fn look_up(
+        &self,
+        lookup: CredentialLookup<'_>,
+    ) -> Result<Vec<PullCredential>, EnsureImageError> {
+        self.credentials.credentials(lookup).await.map_err(|error| EnsureImageError {
+            reason: reasons::ERR_IMAGE_PULL,
+            message: error.to_string(),
+            retry_at: None,
+        })
     }
 
     async fn pull(
         &self,
         request: EnsureImage<'_>,
         spec: ImageSpec,
-        reference: &ImageReference,
+        lookup: CredentialLookup<'_>,
+        credentials: Option<Vec<PullCredential>>,
     ) -> Result<ImageRef, EnsureImageError> {
         if let Some(error) = self.in_back_off(request) {
             return Err(error);
         }
-        let lookup = CredentialLookup {
-            pod: request.pod,
-            repository: &reference.repository,
-            image: &spec.image,
+        let credentials = match credentials {
+            Some(credentials) => credentials,
+            None => self.look_up(lookup).await?,
         };
-        let credentials = self.credentials.credentials(lookup).await;
         let written = request.image;
         self.record(request, EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
         let started = Instant::now();
@@ -364,6 +454,10 @@ fn classify_pull_error(image: &str, error: &str) -> (&'static str, String) {
         }
     }
     (reasons::ERR_IMAGE_PULL, error.to_owned())
+}
+
+fn owned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
 }
 
 fn user_of(image: &Image) -> ImageUser {

@@ -106,6 +106,19 @@ pub fn with_default_tag(text: &str) -> Result<(String, ImageReference), InvalidR
     Ok((image, reference))
 }
 
+/// `text` as it is written, without its tag and digest; none if it is no image reference.
+pub(crate) fn name_without_tag(text: &str) -> Option<&str> {
+    let reference = parse_image_reference(text).ok()?;
+    let rest = match &reference.digest {
+        Some(digest) => text.strip_suffix(digest.as_str())?.strip_suffix('@')?,
+        None => text,
+    };
+    match &reference.tag {
+        Some(tag) => rest.strip_suffix(tag.as_str())?.strip_suffix(':'),
+        None => Some(rest),
+    }
+}
+
 fn split_registry(text: &str) -> (&str, String) {
     let (registry, remainder) = match text.split_once('/') {
         Some((first, rest))
@@ -266,6 +279,21 @@ mod tests {
         ] {
             let (pulled, reference) = with_default_tag(text).unwrap();
             assert_eq!((pulled.as_str(), reference.repository.as_str()), (image, repository));
+        }
+    }
+
+    #[test]
+    fn a_name_stays_as_it_is_written() {
+        let both = format!("r.io:5000/a:v1@sha256:{SHA}");
+        for (text, expected) in [
+            ("busybox", Some("busybox")),
+            ("busybox:1", Some("busybox")),
+            ("r.io:5000/a", Some("r.io:5000/a")),
+            (&both, Some("r.io:5000/a")),
+            (&both[..both.len() - 1], None),
+            ("No", None),
+        ] {
+            assert_eq!(name_without_tag(text), expected, "{text}");
         }
     }
 

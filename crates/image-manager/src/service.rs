@@ -1,8 +1,11 @@
-use std::future::{Future, ready};
+use std::future::Future;
 
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use rubelet_cri::{CriClient, CriError};
 use rubelet_types::PodRef;
+
+use crate::credentials::{PullCredential, PullCredentialsError};
 
 /// What the image manager needs from the runtime.
 pub trait ImageService: Send + Sync + 'static {
@@ -11,6 +14,9 @@ pub trait ImageService: Send + Sync + 'static {
         &self,
         image: ImageSpec,
     ) -> impl Future<Output = Result<Option<Image>, CriError>> + Send;
+
+    /// All images of the node.
+    fn list_images(&self) -> impl Future<Output = Result<Vec<Image>, CriError>> + Send;
 
     /// Pulls an image and returns the runtime's reference to it. Dropping the future cancels the pull.
     fn pull_image(
@@ -24,6 +30,10 @@ pub trait ImageService: Send + Sync + 'static {
 impl ImageService for CriClient {
     async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
         CriClient::image_status(self, image).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        CriClient::list_images(self, None).await
     }
 
     async fn pull_image(
@@ -41,6 +51,8 @@ impl ImageService for CriClient {
 pub struct CredentialLookup<'a> {
     /// The pod that needs the image.
     pub pod: &'a PodRef,
+    /// The pod as its source has it.
+    pub pod_object: &'a Pod,
     /// Registry and path in full, such as `docker.io/library/busybox`.
     pub repository: &'a str,
     /// The image as it is pulled.
@@ -51,21 +63,11 @@ pub struct CredentialLookup<'a> {
 pub trait ImageCredentials: Send + Sync + 'static {
     /// All credentials that fit, the best first. They are tried in this order; with none, the pull
     /// is anonymous.
+    ///
+    /// # Errors
+    /// When it cannot be told, and nothing should be pulled before that is mended.
     fn credentials(
         &self,
         lookup: CredentialLookup<'_>,
-    ) -> impl Future<Output = Vec<AuthConfig>> + Send;
-}
-
-/// No credentials for anything: for nodes without private registries.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AnonymousPulls;
-
-impl ImageCredentials for AnonymousPulls {
-    fn credentials(
-        &self,
-        _lookup: CredentialLookup<'_>,
-    ) -> impl Future<Output = Vec<AuthConfig>> + Send {
-        ready(Vec::new())
-    }
+    ) -> impl Future<Output = Result<Vec<PullCredential>, PullCredentialsError>> + Send;
 }

@@ -73,13 +73,12 @@ impl SharedPulls {
         drop(flights);
         let (pulls, puller) = (self.clone(), puller.clone());
         tokio::spawn(async move {
-            let pull = async {
-                let outcome = puller.pull(request).await;
+            // None when nobody waits any more, and it is forgotten already.
+            if let Some(outcome) = puller.pull(request, &cancel).await {
                 // Whoever asks from here on wants a new pull: this one may be outdated.
                 pulls.forget(id);
                 publish.send_replace(Some(Arc::new(outcome)));
-            };
-            cancel.run_until_cancelled(pull).await;
+            }
         });
         Seat { id, outcome, pulls: self.clone() }
     }

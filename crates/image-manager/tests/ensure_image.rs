@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{AuthConfig, Image, ImageSpec, Int64Value, PodSandboxConfig};
 use rubelet_cri::{CriError, CriErrorKind, Rpc};
 use rubelet_image_manager::{
-    CredentialLookup, EnsureImage, EnsureImageError, ImageCredentials, ImageManager,
-    ImageManagerConfig, ImageRef, ImageService, ImageUser, PullPolicy,
+    CredentialLookup, CredentialOrigin, CredentialVerification, EnsureImage, EnsureImageError,
+    ImageCredentials, ImageManager, ImageManagerConfig, ImageRef, ImageService, ImageUser,
+    ObjectCoordinates, PullCredential, PullCredentialsError, PullPolicy, VerificationPolicy,
 };
 use rubelet_types::{Clock, EventObject, EventRecorder, PodRef};
 use tokio::time::Instant;
@@ -72,6 +74,10 @@ impl ImageService for Runtime {
         Ok(state.present.get(&image.image).cloned())
     }
 
+    async fn list_images(&self) -> Result<Vec<Image>, CriError> {
+        Ok(self.state().present.values().cloned().collect())
+    }
+
     async fn pull_image(
         &self,
         image_spec: ImageSpec,
@@ -108,19 +114,41 @@ impl ImageService for Runtime {
     }
 }
 
-struct Users(Vec<&'static str>);
+/// Who pulls: users of the node, or of Secrets with their names (`secret:alice`).
+struct Users {
+    names: Arc<Mutex<Vec<&'static str>>>,
+    lookups: Arc<Mutex<usize>>,
+}
 
 impl ImageCredentials for Users {
-    async fn credentials(&self, lookup: CredentialLookup<'_>) -> Vec<AuthConfig> {
+    async fn credentials(
+        &self,
+        lookup: CredentialLookup<'_>,
+    ) -> Result<Vec<PullCredential>, PullCredentialsError> {
         assert!(lookup.repository.contains('/'), "{lookup:?}");
-        self.0
-            .iter()
-            .map(|user| AuthConfig { username: (*user).to_owned(), ..Default::default() })
-            .collect()
+        *self.lookups.lock().unwrap() += 1;
+        let credential = |user: &&str| {
+            let (origin, user) = match user.strip_prefix("secret:") {
+                Some(name) => {
+                    let secret = ObjectCoordinates {
+                        namespace: "default".to_owned(),
+                        name: name.to_owned(),
+                        uid: format!("uid of {name}"),
+                    };
+                    (CredentialOrigin::Secret(secret), name)
+                }
+                None => (CredentialOrigin::Node, *user),
+            };
+            PullCredential::new(user, format!("{user}s password").into(), origin)
+        };
+        Ok(self.names.lock().unwrap().iter().map(credential).collect())
     }
 }
 
 struct Node {
+    records: tempfile::TempDir,
+    users: Arc<Mutex<Vec<&'static str>>>,
+    lookups: Arc<Mutex<usize>>,
     manager: ImageManager<Runtime, Users>,
     runtime: Runtime,
     events: Arc<Mutex<Vec<String>>>,
@@ -141,8 +169,17 @@ fn node_with(config: &ImageManagerConfig, users: Vec<&'static str>) -> Node {
     let clock = Clock::from_fn(move || {
         Timestamp::UNIX_EPOCH + SignedDuration::try_from(started.elapsed()).unwrap()
     });
-    let manager = ImageManager::new(config, runtime.clone(), Users(users), recorder, clock);
-    Node { manager, runtime, events, started }
+    let records = tempfile::tempdir().unwrap();
+    let verification = CredentialVerification {
+        policy: VerificationPolicy::NeverVerifyPreloadedImages,
+        directory: records.path().join("image_manager"),
+    };
+    let config =
+        ImageManagerConfig { credential_verification: Some(verification), ..config.clone() };
+    let (users, lookups) = (Arc::new(Mutex::new(users)), Arc::new(Mutex::new(0)));
+    let credentials = Users { names: users.clone(), lookups: lookups.clone() };
+    let manager = ImageManager::new(&config, runtime.clone(), credentials, recorder, clock);
+    Node { records, users, lookups, manager, runtime, events, started }
 }
 
 fn unlimited() -> ImageManagerConfig {
@@ -162,9 +199,11 @@ impl Node {
         annotations: &BTreeMap<String, String>,
         cancel: &CancellationToken,
     ) -> Result<ImageRef, EnsureImageError> {
+        let mut pod_object = Pod::default();
+        pod_object.metadata.annotations = Some(annotations.clone());
         let request = EnsureImage {
             pod: &PodRef::new(pod, "default", "web"),
-            pod_annotations: annotations,
+            pod_object: &pod_object,
             image,
             policy,
             field_path: "spec.containers{app}",
@@ -492,4 +531,121 @@ async fn a_cancelled_pull_gives_its_turn_back() {
     assert!(stuck.is_err());
     next.unwrap();
     assert!(node.started.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_uses_a_present_image_only_if_it_could_pull_it() {
+    let node = node_with(&unlimited(), vec!["node", "secret:alice"]);
+    let users = |names: &[&'static str]| *node.users.lock().unwrap() = names.to_vec();
+    let lookups = || std::mem::take(&mut *node.lookups.lock().unwrap());
+    node.runtime.state().private.insert("a:1".to_owned(), "alice".to_owned());
+    node.runtime.has("old:1", image("sha256:old"));
+    node.manager.open().await.unwrap();
+    let present = |image: &str| {
+        format!(
+            "Normal Pulled Container image {image:?} already present on machine and can be \
+             accessed by the pod"
+        )
+    };
+
+    // What was there before is everybody's, and nobody's credentials are looked at.
+    node.ensure("old:1", PullPolicy::IfNotPresent).await.unwrap();
+    assert_eq!((node.take_events(), lookups()), (vec![present("old:1")], 0));
+
+    // Alice's password was the one that worked.
+    node.ensure("a:1", PullPolicy::IfNotPresent).await.unwrap();
+    assert_eq!(node.runtime.pulls(), ["a:1", "a:1"]);
+    node.take_events();
+    for policy in [PullPolicy::IfNotPresent, PullPolicy::Never] {
+        node.ensure("a:1", policy).await.unwrap();
+        assert_eq!(node.take_events(), [present("a:1")]);
+    }
+    assert_eq!(lookups(), 3);
+
+    // Bob has to show that he could pull it, and cannot; nor can who has nothing.
+    for (names, denied) in
+        [(vec!["secret:bob"], "denied for bob"), (vec![], "denied for anonymous")]
+    {
+        users(&names);
+        let never = failure(node.ensure("a:1", PullPolicy::Never).await);
+        assert_eq!(never.0, "ErrImageNeverPull");
+        assert_eq!(lookups(), 1);
+        node.take_events();
+        let pod = format!("pod of {names:?}");
+        let ensure = || async {
+            let (none, go_on) = (BTreeMap::new(), CancellationToken::new());
+            node.ensure_for(&pod, "a:1", PullPolicy::IfNotPresent, &none, &go_on).await
+        };
+        assert_eq!(failure(ensure().await), ("ErrImagePull", denied.to_owned()));
+        assert_eq!(lookups(), 1, "they are looked up once for both");
+        assert_eq!(
+            node.take_events(),
+            [
+                "Normal Pulling Pulling image \"a:1\"".to_owned(),
+                format!("Warning Failed Failed to pull image \"a:1\": {denied}"),
+            ]
+        );
+        assert_eq!(failure(ensure().await).0, "ImagePullBackOff");
+        lookups();
+    }
+
+    // Who could pull it once need not do so again.
+    node.runtime.state().private.insert("a:1".to_owned(), "bob".to_owned());
+    users(&["secret:bob"]);
+    node.ensure("a:1", PullPolicy::IfNotPresent).await.unwrap();
+    let pulls = node.runtime.pulls().len();
+    node.ensure("a:1", PullPolicy::IfNotPresent).await.unwrap();
+    users(&["secret:alice"]);
+    node.ensure("a:1", PullPolicy::IfNotPresent).await.unwrap();
+    assert_eq!(node.runtime.pulls().len(), pulls);
+    let left = std::fs::read_dir(node.records.path().join("image_manager/pulling")).unwrap();
+    assert_eq!(left.count(), 0, "no pull is under way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_that_nobody_waits_for_leaves_no_intent() {
+    let node = node();
+    node.runtime.state().pull_takes = Duration::from_secs(60);
+    let pulling = node.records.path().join("image_manager/pulling");
+    let intents = || std::fs::read_dir(&pulling).map_or(0, Iterator::count);
+    let cancel = CancellationToken::new();
+    let none = BTreeMap::new();
+    let script = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(intents(), 1);
+        cancel.cancel();
+    };
+    let (given_up, ()) =
+        tokio::join!(node.ensure_for("u1", "a:1", PullPolicy::Always, &none, &cancel), script);
+    assert!(given_up.is_err());
+    let gone = async {
+        while intents() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_verification_a_present_image_is_everybodys() {
+    let runtime = Runtime::default();
+    runtime.has("a:1", image("sha256:a"));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let sink = events.clone();
+    let recorder = EventRecorder::new(move |event| sink.lock().unwrap().push(event.message));
+    let users = Users { names: Arc::default(), lookups: Arc::default() };
+    let clock = Clock::from_fn(|| Timestamp::UNIX_EPOCH);
+    let manager = ImageManager::new(&unlimited(), runtime, users, recorder, clock);
+    manager.open().await.unwrap();
+    manager.reconcile_records().await;
+    let request = EnsureImage {
+        pod: &PodRef::new("u1", "default", "web"),
+        pod_object: &Pod::default(),
+        image: "a:1",
+        policy: PullPolicy::IfNotPresent,
+        field_path: "spec.containers{app}",
+        sandbox_config: &PodSandboxConfig::default(),
+    };
+    manager.ensure_image(request, &CancellationToken::new()).await.unwrap();
+    assert_eq!(*events.lock().unwrap(), ["Container image \"a:1\" already present on machine"]);
 }

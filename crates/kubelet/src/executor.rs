@@ -14,7 +14,7 @@ use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::ContainerManager;
 use rubelet_cri::CriClient;
-use rubelet_image_manager::{AnonymousPulls, EnsureImage, ImageManager, PullPolicy};
+use rubelet_image_manager::{EnsureImage, ImageManager, PullCredentials, PullPolicy};
 use rubelet_pleg::PodInspector;
 use rubelet_pod_lifecycle::{
     Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, Stage,
@@ -88,7 +88,7 @@ struct PodMemory {
 /// The managers, wired together for the pod workers.
 pub(crate) struct Executor {
     pub(crate) runtime: Arc<PodRuntime>,
-    pub(crate) images: ImageManager<CriClient, AnonymousPulls>,
+    pub(crate) images: ImageManager<CriClient, PullCredentials>,
     pub(crate) volumes: VolumeManager,
     pub(crate) container_manager: Arc<ContainerManager>,
     pub(crate) probes: Probes,
@@ -387,13 +387,12 @@ impl Executor {
         let sandbox = self.sandbox_to_create(pod, attempt).map_err(config_error)?;
         let sandbox_config =
             self.runtime.sandbox_config(pod, sandbox.clone(), false).await.map_err(failed)?;
-        let no_annotations = BTreeMap::new();
         let image = self
             .images
             .ensure_image(
                 EnsureImage {
                     pod: &order.pod_ref,
-                    pod_annotations: pod.metadata.annotations.as_ref().unwrap_or(&no_annotations),
+                    pod_object: pod,
                     image: spec.container.image.as_deref().unwrap_or_default(),
                     policy: PullPolicy::parse(
                         spec.container.image_pull_policy.as_deref().unwrap_or_default(),

@@ -35,5 +35,6 @@ pub use rubelet_config::{Effective, Invocation};
 pub use start::run;
 pub use version::version_text;
 pub use wiring::{
-    Kubelet, KubeletView, Parts, assemble, event_recorder, pod_sources, start_container_manager,
+    Kubelet, KubeletView, Parts, assemble, credential_providers, event_recorder, pod_sources,
+    start_container_manager,
 };

@@ -5,10 +5,12 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rubelet_config::{Effective, KubeletConfiguration};
+use rubelet_config::{Effective, Gate, KubeletConfiguration};
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
 use rubelet_event_recorder::EventRecorderSettings;
-use rubelet_image_manager::ImageManagerConfig;
+use rubelet_image_manager::{
+    CredentialVerification, ImageManagerConfig, NodeCredentialFiles, VerificationPolicy,
+};
 use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
 use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
@@ -41,13 +43,12 @@ pub(crate) fn pod_sources(effective: &Effective, node: &Node) -> PodSourceSettin
             .collect(),
         http_check_frequency: config.http_check_frequency.as_duration(),
         node_name: node.name.clone(),
-        prevent_api_references: effective
-            .gates
-            .enabled(rubelet_config::Gate::PreventStaticPodAPIReferences),
+        prevent_api_references: effective.gates.enabled(Gate::PreventStaticPodAPIReferences),
     }
 }
 
-pub(crate) fn image_manager(config: &KubeletConfiguration) -> ImageManagerConfig {
+pub(crate) fn image_manager(effective: &Effective, paths: &NodePaths) -> ImageManagerConfig {
+    let config = &effective.config;
     let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
     ImageManagerConfig {
         serialize_image_pulls: config.serialize_image_pulls,
@@ -56,8 +57,32 @@ pub(crate) fn image_manager(config: &KubeletConfiguration) -> ImageManagerConfig
             .and_then(|value| NonZeroU32::new(unsigned(value))),
         registry_pull_qps: unsigned(config.registry_pull_qps),
         registry_burst: unsigned(config.registry_burst),
+        credential_verification: effective
+            .gates
+            .enabled(Gate::KubeletEnsureSecretPulledImages)
+            .then(|| CredentialVerification {
+                policy: verification_policy(config),
+                directory: paths.root().join("image_manager"),
+            }),
         ..ImageManagerConfig::default()
     }
+}
+
+/// Validation leaves no other policies than these.
+fn verification_policy(config: &KubeletConfiguration) -> VerificationPolicy {
+    match config.image_pull_credentials_verification_policy.as_str() {
+        "NeverVerify" => VerificationPolicy::NeverVerify,
+        "NeverVerifyAllowlistedImages" => VerificationPolicy::NeverVerifyAllowlistedImages(
+            config.preloaded_images_verification_allowlist.clone(),
+        ),
+        "AlwaysVerify" => VerificationPolicy::AlwaysVerify,
+        _ => VerificationPolicy::NeverVerifyPreloadedImages,
+    }
+}
+
+pub(crate) fn node_credential_files(paths: &NodePaths) -> NodeCredentialFiles {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    NodeCredentialFiles::new(paths.root(), home.as_deref())
 }
 
 /// Features that a scheduler looks for on a node before it binds pods that use them, as far as this

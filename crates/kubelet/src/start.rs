@@ -34,7 +34,8 @@ use crate::servers;
 use crate::settings;
 use crate::version::KUBERNETES_VERSION;
 use crate::wiring::{
-    KubeletView, Parts, assemble, event_recorder, pod_sources, start_container_manager,
+    KubeletView, Parts, assemble, credential_providers, event_recorder, pod_sources,
+    start_container_manager,
 };
 
 /// The runtime is asked again after this while it does not answer.
@@ -146,6 +147,7 @@ async fn serve(
     let paths = settings::node_paths(effective);
     make_directories(&paths)?;
     prepare_process(effective);
+    let credential_providers = credential_providers(effective)?;
     // The health port answers first, so that a supervisor sees a kubelet that waits for its
     // certificate or its runtime.
     let health = Health::default();
@@ -199,6 +201,7 @@ async fn serve(
         cri,
         runtime_name: version.name,
         container_manager,
+        credential_providers,
         mounts: Arc::new(HostMounts),
         sources,
         node: node.clone(),

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_config::Effective;
+use rubelet_config::{Effective, Gate, read_credential_providers};
 use rubelet_container_http::ContainerClient;
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
 use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_event_recorder::EventSender;
-use rubelet_image_manager::{AnonymousPulls, ImageManager};
+use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
 use rubelet_node_status::NodeHandle;
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
@@ -68,6 +68,8 @@ pub struct Parts<'a> {
     pub runtime_name: String,
     /// Keeps cgroups, and was started (see [`start_container_manager`]).
     pub container_manager: Arc<ContainerManager>,
+    /// Programs that give credentials for images (see [`credential_providers`]).
+    pub credential_providers: CredentialProviders,
     /// Mounts volumes.
     pub mounts: Arc<dyn MountPort>,
     /// The sources of pods, and what comes out of them.
@@ -118,6 +120,26 @@ pub fn event_recorder(
     clock: Clock,
 ) -> (EventRecorder, EventSender) {
     rubelet_event_recorder::event_recorder(settings::event_recorder(effective, node), clock)
+}
+
+/// The programs that give credentials for images, as `--image-credential-provider-config` and
+/// `--image-credential-provider-bin-dir` name them. Blocking.
+///
+/// # Errors
+///
+/// The configuration is wrong, or a program is missing.
+pub fn credential_providers(effective: &Effective) -> anyhow::Result<CredentialProviders> {
+    let options = &effective.options;
+    let (Some(config), Some(dir)) =
+        (&options.image_credential_provider_config, &options.image_credential_provider_bin_dir)
+    else {
+        return Ok(CredentialProviders::default());
+    };
+    let tokens = effective.gates.enabled(Gate::KubeletServiceAccountTokenForCredentialProviders);
+    read_credential_providers(config, tokens)
+        .map_err(anyhow::Error::from)
+        .and_then(|configured| Ok(CredentialProviders::open(configured, dir)?))
+        .context("failed to register CRI auth plugins")
 }
 
 /// A kubelet that was built and does not run yet.
@@ -236,9 +258,14 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             clock.clone(),
         )),
         images: ImageManager::new(
-            &settings::image_manager(config),
+            &settings::image_manager(effective, &paths),
             cri.clone(),
-            AnonymousPulls,
+            PullCredentials::new(
+                cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
+                settings::node_credential_files(&paths),
+                parts.credential_providers,
+                events.clone(),
+            ),
             events.clone(),
             clock.clone(),
         ),
@@ -394,6 +421,7 @@ impl Kubelet {
     async fn live(self, loops: &mut JoinSet<()>, stop: &CancellationToken) -> anyhow::Result<()> {
         let Self { view, handler, into_sync_loop, .. } = self;
         let executor = handler.executor.clone();
+        executor.images.open().await.context("failed to set up the records of image pulls")?;
         let inputs = self.cluster.as_ref().map(Cluster::inputs);
         if let Some(cluster) = self.cluster {
             let others = ClusterLoops {
@@ -433,6 +461,11 @@ impl Kubelet {
         let (manager, of_pods) = (executor.container_manager.clone(), executor.clone());
         let keep_cgroups = async move { manager.run(move || of_pods.active_pods()).await };
         loops.spawn(until(stop.clone(), keep_cgroups));
+        let (images, stopped) = (executor.images.clone(), stop.clone());
+        loops.spawn(until(stop.clone(), async move {
+            images.reconcile_records().await;
+            stopped.cancelled().await;
+        }));
         loops.spawn(self.sync_loop.run(stop.clone()));
         loops.spawn(self.pod_config.run(stop.clone()));
         executor.events.normal(EventObject::Node, "Starting", "Starting kubelet.");

@@ -18,10 +18,23 @@ pub fn fnv1a_128(bytes: &[u8]) -> u128 {
 /// The Go kubelet hashes the debug rendering of the JSON bytes of `{image, name}`, so that is what
 /// has to be reproduced here.
 pub fn container_hash(name: &str, image: &str) -> String {
-    let mut json = String::with_capacity(name.len() + image.len() + 24);
-    json.push('{');
-    for (key, value) in [("image", image), ("name", name)] {
-        // Go's encoder omits empty values of these fields.
+    let json = go_json_object(&[("image", image), ("name", name)]);
+    let mut rendered = String::from("([]uint8)[");
+    for (index, byte) in json.bytes().enumerate() {
+        if index > 0 {
+            rendered.push(' ');
+        }
+        rendered.push_str(&byte.to_string());
+    }
+    rendered.push(']');
+    format!("{:x}", fnv1a_32(rendered.as_bytes()))
+}
+
+/// A JSON object of texts, byte for byte as Go's encoder writes a struct whose fields are left out
+/// when they are empty.
+pub fn go_json_object(fields: &[(&str, &str)]) -> String {
+    let mut json = String::from("{");
+    for (key, value) in fields {
         if value.is_empty() {
             continue;
         }
@@ -35,16 +48,7 @@ pub fn container_hash(name: &str, image: &str) -> String {
         json.push('"');
     }
     json.push('}');
-
-    let mut rendered = String::from("([]uint8)[");
-    for (index, byte) in json.bytes().enumerate() {
-        if index > 0 {
-            rendered.push(' ');
-        }
-        rendered.push_str(&byte.to_string());
-    }
-    rendered.push(']');
-    format!("{:x}", fnv1a_32(rendered.as_bytes()))
+    json
 }
 
 /// Escapes as Go's `encoding/json` does with its HTML escaping on.

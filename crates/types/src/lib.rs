@@ -35,7 +35,7 @@ pub use error_chain::error_chain;
 pub use event::{Event, EventObject, EventRecorder, EventType};
 pub use expansion::expand;
 pub use go_format::{format_go_duration, quote_go};
-pub use hash::{container_hash, fnv1a_32, fnv1a_128};
+pub use hash::{container_hash, fnv1a_32, fnv1a_128, go_json_object};
 pub use ids::{ContainerId, PodFullName, PodRef, PodUid, SandboxId};
 pub use paths::{NodePaths, UnsafePathElement};
 pub use pod::{

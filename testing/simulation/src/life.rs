@@ -152,6 +152,7 @@ async fn live(
         cri,
         runtime_name: version.name,
         container_manager,
+        credential_providers: kubelet::credential_providers(&effective)?,
         mounts,
         sources,
         cluster,

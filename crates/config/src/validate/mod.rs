@@ -7,6 +7,8 @@ mod node;
 mod options;
 mod server;
 
+pub(crate) use names::is_qualified_name;
+
 use std::fmt;
 
 use crate::{FeatureGates, FlagSpec, Gate, KubeletConfiguration, KubeletOptions};

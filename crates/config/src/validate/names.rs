@@ -20,7 +20,7 @@ pub(super) fn is_cidr(text: &str) -> bool {
 }
 
 /// A label's or taint's key: an optional DNS domain with a slash, and a name.
-pub(super) fn is_qualified_name(text: &str) -> bool {
+pub(crate) fn is_qualified_name(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => is_dns_subdomain(domain) && is_label_text(name),
         None => is_label_text(text),

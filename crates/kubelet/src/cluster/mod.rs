@@ -118,6 +118,7 @@ impl Cluster {
         let (node_api, watch_node) = ApiServerNodes::new(&api, &node_name);
         let (services, watch_services) = api.all_namespaces::<Service>().informer(&Selector::all());
         let pod_objects = Arc::new(PodObjects::new(
+            api.clone(),
             ObjectStore::new(
                 api.clone(),
                 ObjectStoreSettings::from_configuration(&shared.effective.config),

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, Node, Pod, Secret, Service, ServiceAccount,
+};
 use rubelet_apiserver::{ApiServer, Store};
+use rubelet_image_manager::{CredentialObjects, ServiceAccountFacts};
 use rubelet_object_store::{ChangedPods, ObjectStore};
 use rubelet_pod_runtime::{ApiObjects, referenced_objects};
 use rubelet_token_manager::{TokenError, TokenManager, WantedToken};
-use rubelet_types::{Fetched, PodUid, is_static_pod, pod_ref};
+use rubelet_types::{Fetched, PodRef, PodUid, error_chain, is_static_pod, pod_ref};
 use rubelet_volume_manager::ContentPort;
 use rubelet_volume_plan::{TokenOutcome, TokenSpec};
+use secrecy::SecretString;
 use tokio::time::timeout;
 
 /// How long a container waits for the services to be listed for the first time.
@@ -20,9 +24,14 @@ const SERVICES_WAIT: Duration = Duration::from_secs(5);
 /// Says how long objects of the cache are taken to be as they were read, in seconds.
 const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
+/// How long tokens live that are shown to credential providers: the API server's own default, in
+/// seconds.
+const PROVIDER_TOKEN_SECONDS: i64 = 3600;
+
 /// What pods get from the API server.
 #[derive(Debug)]
 pub(crate) struct PodObjects {
+    api: ApiServer,
     objects: ObjectStore<ApiServer>,
     tokens: TokenManager<ApiServer>,
     services: Store<Service>,
@@ -30,11 +39,12 @@ pub(crate) struct PodObjects {
 
 impl PodObjects {
     pub(crate) fn new(
+        api: ApiServer,
         objects: ObjectStore<ApiServer>,
         tokens: TokenManager<ApiServer>,
         services: Store<Service>,
     ) -> Self {
-        Self { objects, tokens, services }
+        Self { api, objects, tokens, services }
     }
 
     /// The pod, in this version, is about to be prepared.
@@ -101,6 +111,51 @@ impl PodObjects {
         let mut services = self.services.list();
         services.retain(is_near);
         Some(services)
+    }
+}
+
+impl CredentialObjects for PodObjects {
+    fn secret<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Fetched<Arc<Secret>>> {
+        self.objects.fetch_secret(namespace, name).boxed()
+    }
+
+    fn service_account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<ServiceAccountFacts, String>> {
+        async move {
+            let accounts = self.api.namespaced::<ServiceAccount>(namespace);
+            let found = accounts.get(name).await.map_err(|error| error_chain(&error))?;
+            Ok(ServiceAccountFacts {
+                uid: found.metadata.uid.unwrap_or_default(),
+                annotations: found.metadata.annotations.unwrap_or_default(),
+            })
+        }
+        .boxed()
+    }
+
+    fn service_account_token<'a>(
+        &'a self,
+        pod: &'a PodRef,
+        service_account: &'a str,
+        audience: &'a str,
+    ) -> BoxFuture<'a, Result<SecretString, String>> {
+        let wanted = WantedToken {
+            pod: pod.clone(),
+            service_account: service_account.to_owned(),
+            audiences: vec![audience.to_owned()],
+            expiration_seconds: PROVIDER_TOKEN_SECONDS,
+        };
+        async move {
+            let issued = self.tokens.token(&wanted).await.map_err(|error| error.to_string())?;
+            Ok(SecretString::from(&*issued.token))
+        }
+        .boxed()
     }
 }
 

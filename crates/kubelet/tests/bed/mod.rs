@@ -102,6 +102,7 @@ impl Machine {
         let mut sources =
             kubelet::pod_sources(&effective, &node, clock.clone(), events.clone()).unwrap();
         let pods = sources.0.register_source(PodSource::Api);
+        let credential_providers = kubelet::credential_providers(&effective).unwrap();
         kubelet::assemble(Parts {
             effective: &effective,
             node,
@@ -111,6 +112,7 @@ impl Machine {
             cri: self.runtime.client(CriOptions::default()),
             runtime_name: "fake".to_owned(),
             container_manager,
+            credential_providers,
             mounts,
             sources,
             cluster: cluster(pods, host),

@@ -1,21 +1,15 @@
 //! Images and a registry that has them, or does not.
 
-use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::Arc;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{
-    Cache, KubeletProcess, Missing, PodView, Runtime, RuntimeKind, kill_container, wait_for,
-};
+use rubelet_e2e::{KubeletProcess, PodView, Registry, RuntimeKind, kill_container};
 use serde_json::json;
 
 use crate::WAIT;
 use crate::facts::{start_kubelet, wait_for_refusal, wait_until_ready};
-use crate::runtime::with_cri;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -24,123 +18,21 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: an_image_that_is_missing_is_pulled_when_the_registry_has_it,
     },
     Scenario {
+        name: "the_nodes_own_credentials_open_a_registry",
+        runtimes: &RuntimeKind::ALL,
+        run: the_nodes_own_credentials_open_a_registry,
+    },
+    Scenario {
+        name: "a_credential_provider_opens_a_registry",
+        runtimes: &RuntimeKind::ALL,
+        run: a_credential_provider_opens_a_registry,
+    },
+    Scenario {
         name: "the_pull_policy_decides_whether_the_registry_is_asked",
         runtimes: &RuntimeKind::ALL,
         run: the_pull_policy_decides_whether_the_registry_is_asked,
     },
 ];
-
-/// Debian's registry.
-const REGISTRY: &str = "/usr/bin/docker-registry";
-const PORT: u16 = 5000;
-/// A containerd namespace that the kubelet sees nothing of.
-const STAGING: &str = "staging";
-const PUSHED: &str = "docker.io/library/busybox:latest";
-
-/// A registry on the node's loopback, which containerd takes without TLS. It and what was pulled
-/// from it are gone when it is dropped.
-struct Registry {
-    runtime: Arc<Runtime>,
-    dir: PathBuf,
-    child: Option<Child>,
-}
-
-impl Registry {
-    fn start(stage: &Stage, kubelet: &KubeletProcess) -> anyhow::Result<Self> {
-        if !Path::new(REGISTRY).exists() {
-            let remedy = "run `cargo xtask setup` as root";
-            return Err(Missing { files: vec![REGISTRY.into()], remedy }.into());
-        }
-        let runtime = Arc::clone(stage.runtime());
-        let dir = runtime.dir().join(format!("registry-{}", stage.kubelet_options().node_name));
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let config = json!({
-            "version": 0.1,
-            "log": { "level": "warn" },
-            "storage": { "filesystem": { "rootdirectory": dir.join("blobs") } },
-            "http": { "addr": format!("127.0.0.1:{PORT}") }
-        });
-        fs::write(dir.join("config.yml"), config.to_string())?;
-        let mut registry = Self { runtime, dir, child: None };
-        registry.resume(kubelet)?;
-        let archive = Cache::from_environment()?.images().join("busybox.tar");
-        let archive = archive.to_str().context("the cache's path is not UTF-8")?;
-        registry.runtime.ctr(&["-n", STAGING, "images", "import", archive])?;
-        Ok(registry)
-    }
-
-    /// Starts it, after [`Registry::pause`] with all that it had.
-    fn resume(&mut self, kubelet: &KubeletProcess) -> anyhow::Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = self.runtime.namespaces().command(REGISTRY);
-        command.arg("serve").arg(self.dir.join("config.yml"));
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.child = Some(self.runtime.namespaces().spawn(&mut command)?);
-        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
-        wait_for("the registry to answer", WAIT, || match kubelet.get_from(local, PORT, "/v2/") {
-            Ok((200, _)) => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-    }
-
-    fn pause(&mut self) -> anyhow::Result<()> {
-        if let Some(mut child) = self.child.take() {
-            child.kill().context("cannot end the registry")?;
-            child.wait().context("cannot wait for the registry")?;
-        }
-        Ok(())
-    }
-
-    /// The name of one of its images.
-    fn name(image: &str) -> String {
-        format!("127.0.0.1:{PORT}/{image}")
-    }
-
-    fn push(&self, image: &str) -> anyhow::Result<()> {
-        let name = Self::name(image);
-        let push = ["-n", STAGING, "images", "push", "--plain-http", &name, PUSHED];
-        self.runtime.ctr(&push).map(|_| ())
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.join("log")
-    }
-
-    /// How often it was asked what an image is.
-    fn lookups(&self, repository: &str) -> anyhow::Result<usize> {
-        let log = fs::read_to_string(self.log())?;
-        let request = format!("\"HEAD /v2/{repository}/manifests/");
-        Ok(log.lines().filter(|line| line.contains(&request)).count())
-    }
-
-    /// Takes away what the runtime has of it. Not over the CRI, which also takes away all other
-    /// names of the same image.
-    fn forget_images(&self) -> anyhow::Result<()> {
-        let ours = format!("127.0.0.1:{PORT}/");
-        let names = self.runtime.ctr(&["-n", "k8s.io", "images", "ls", "-q"])?;
-        for name in names.lines().filter(|name| name.starts_with(&ours)) {
-            self.runtime.ctr(&["-n", "k8s.io", "images", "rm", "--sync", name])?;
-        }
-        wait_for("the images to be gone", WAIT, || {
-            let images =
-                with_cri(&self.runtime, |cri| async move { Ok(cri.list_images(None).await?) });
-            let images = images.map_err(|error| format!("{error:#}"))?;
-            let left = images.iter().flat_map(|image| &image.repo_tags);
-            match left.into_iter().find(|name| name.starts_with(&ours)) {
-                None => Ok(()),
-                Some(name) => Err(name.clone()),
-            }
-        })
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        if let Err(error) = self.pause().and_then(|()| self.forget_images()) {
-            eprintln!("cannot clean up the registry: {error:#}");
-        }
-    }
-}
 
 fn write_pod(
     kubelet: &KubeletProcess,
@@ -169,7 +61,7 @@ fn an_image_that_is_missing_is_pulled_when_the_registry_has_it(
     stage: &Stage,
 ) -> anyhow::Result<()> {
     let kubelet = start_kubelet(stage, json!({}))?;
-    let registry = Registry::start(stage, &kubelet)?;
+    let registry = Registry::start(stage.runtime(), "open")?;
     let image = Registry::name("late:1");
     write_pod(&kubelet, "late", &image, None)?;
     let failed = format!("Failed to pull image {image:?}: ");
@@ -218,7 +110,7 @@ fn an_image_that_is_missing_is_pulled_when_the_registry_has_it(
 
 fn the_pull_policy_decides_whether_the_registry_is_asked(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = start_kubelet(stage, json!({}))?;
-    let mut registry = Registry::start(stage, &kubelet)?;
+    let mut registry = Registry::start(stage.runtime(), "open")?;
     registry.push("app:latest")?;
     let image = Registry::name("app");
     let before = registry.lookups("app")?;
@@ -260,7 +152,88 @@ fn the_pull_policy_decides_whether_the_registry_is_asked(stage: &Stage) -> anyho
     wait_until_ready(&kubelet, "present")?;
     let message = wait_for_refusal(&kubelet, "waits", "app", "ImagePullBackOff")?;
     assert!(message.contains("connection refused"), "{message}");
-    registry.resume(&kubelet)?;
+    registry.resume()?;
     wait_until_ready(&kubelet, "waits")?;
+    Ok(())
+}
+
+fn the_nodes_own_credentials_open_a_registry(stage: &Stage) -> anyhow::Result<()> {
+    let kubelet = start_kubelet(stage, json!({}))?;
+    let registry = Registry::start_protected(stage.runtime(), "protected")?;
+    registry.push("private:1")?;
+    let image = Registry::name("private:1");
+    let file = kubelet.root_dir().join("config.json");
+
+    // Nobody, and then somebody with the wrong password, gets nothing.
+    write_pod(&kubelet, "private", &image, None)?;
+    let failed = format!("Failed to pull image {image:?}: ");
+    let event = kubelet.wait_for_event("private", "Failed", &failed, WAIT)?;
+    let message = event.message.replacen(&failed, "", 1);
+    let waiting = wait_for_refusal(&kubelet, "private", "app", "ImagePullBackOff")?;
+    assert_eq!(waiting, format!("Back-off pulling image {image:?}: ErrImagePull: {message}"));
+    fs::write(&file, Registry::docker_config("wr0ngpass").to_string())?;
+    write_pod(&kubelet, "wrong", &image, None)?;
+    let event = kubelet.wait_for_event("wrong", "Failed", &failed, WAIT)?;
+    ensure!(event.message.contains("401 Unauthorized"), "{}", event.message);
+
+    // The file is looked at again at each pull.
+    fs::write(&file, Registry::docker_config(Registry::PASSWORD).to_string())?;
+    write_pod(&kubelet, "right", &image, None)?;
+    wait_until_ready(&kubelet, "right")?;
+    // What the node has, all its pods have.
+    wait_until_ready(&kubelet, "private")?;
+    wait_until_ready(&kubelet, "wrong")?;
+    let log = fs::read_to_string(kubelet.log_file())?;
+    for secret in ["wr0ngpass", Registry::PASSWORD] {
+        ensure!(!log.contains(secret), "the log shows {secret}");
+    }
+    Ok(())
+}
+
+fn a_credential_provider_opens_a_registry(stage: &Stage) -> anyhow::Result<()> {
+    let dir = stage.runtime().dir().join("providers");
+    let (bin, config) = (dir.join("bin"), dir.join("config.json"));
+    fs::create_dir_all(&bin)?;
+    let login = json!({ "username": Registry::USER, "password": Registry::PASSWORD });
+    let answer = json!({
+        "kind": "CredentialProviderResponse",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        "cacheKeyType": "Registry",
+        "auth": { "127.0.0.1:5000": login },
+    });
+    let requests = dir.join("requests");
+    let script = format!("#!/bin/sh\ncat >> {}\necho '{answer}'\n", requests.display());
+    fs::write(bin.join("keys"), script)?;
+    fs::set_permissions(bin.join("keys"), Permissions::from_mode(0o755))?;
+    let provider = json!({
+        "name": "keys", "matchImages": ["127.0.0.1:5000"], "defaultCacheDuration": "10m",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+    });
+    let providers = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
+        "providers": [provider],
+    });
+    fs::write(&config, providers.to_string())?;
+    let mut options = stage.kubelet_options();
+    options.config = json!({ "logging": { "verbosity": 5 } });
+    options.args = vec![
+        format!("--image-credential-provider-config={}", config.display()),
+        format!("--image-credential-provider-bin-dir={}", bin.display()),
+    ];
+    let kubelet = stage.start_kubelet_with(options)?;
+    let registry = Registry::start_protected(stage.runtime(), "protected")?;
+    for name in ["one", "two"] {
+        registry.push(&format!("{name}:1"))?;
+        write_pod(&kubelet, name, &Registry::name(&format!("{name}:1")), None)?;
+        wait_until_ready(&kubelet, name)?;
+    }
+    let asked = fs::read_to_string(&requests)?;
+    let image = Registry::name("one");
+    let request = format!(
+        r#"{{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"{image}"}}"#
+    );
+    assert_eq!(asked.trim_end(), request, "once for the whole registry");
+    let log = fs::read_to_string(kubelet.log_file())?;
+    ensure!(!log.contains(Registry::PASSWORD), "the log shows the password");
     Ok(())
 }
