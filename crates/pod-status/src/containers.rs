@@ -229,13 +229,13 @@ impl Reporter<'_, '_> {
         // It was stopped to be replaced (a changed image, a failed probe), and its end alone would
         // have been final: only a waiting container may start again.
         let owed_end = (starting && instance.exit_code().is_some())
-            .then(|| end_of(instance, &id))
+            .then(|| end_of(instance, &id, previous))
             .filter(|end| !self.restarts_after(spec, end));
         status.state = Some(match &instance.state {
             ContainerState::Exited { .. } if owed_end.is_some() => self
                 .failed_start(&instance.name)
                 .unwrap_or_else(|| waiting(self.waiting_reason, None)),
-            ContainerState::Exited { .. } => terminated(end_of(instance, &id)),
+            ContainerState::Exited { .. } => terminated(end_of(instance, &id, previous)),
             _ if starting => self
                 .failed_start(&instance.name)
                 .unwrap_or_else(|| waiting(self.waiting_reason, None)),
@@ -275,7 +275,7 @@ impl Reporter<'_, '_> {
             .find(|older| older.exit_code().is_some())
             .map(|older| {
                 let id = format!("{}://{}", self.input.node.runtime_name, older.id);
-                terminated(end_of(older, &id))
+                terminated(end_of(older, &id, previous))
             });
         let kept = status.last_state.take();
         status.last_state = match (&instance.state, before) {
@@ -485,16 +485,27 @@ fn unseen_end(message: &str) -> ContainerStateTerminated {
     }
 }
 
-/// How `instance` ended; of one that has not ended, that nobody saw it end.
-fn end_of(instance: &ContainerSnapshot, id: &str) -> ContainerStateTerminated {
+/// How `instance` ended; of one that has not ended, that nobody saw it end. The message that a
+/// container left is in a file of its pod, which is gone when the pod is over: what was reported of
+/// it stays.
+fn end_of(
+    instance: &ContainerSnapshot,
+    id: &str,
+    previous: Option<&ContainerStatus>,
+) -> ContainerStateTerminated {
     match &instance.state {
         ContainerState::Exited { started_at, finished_at, exit_code, reason, message } => {
             let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+            let told = || {
+                let states = previous.into_iter().flat_map(|p| [&p.state, &p.last_state]);
+                let mut ends = states.flatten().filter_map(|state| state.terminated.as_ref());
+                ends.find(|end| end.container_id.as_deref() == Some(id))?.message.clone()
+            };
             ContainerStateTerminated {
                 container_id: Some(id.to_owned()),
                 exit_code: *exit_code,
                 finished_at: Some(api_time(*finished_at)),
-                message: some(message),
+                message: some(message).or_else(told),
                 reason: some(reason),
                 signal: None,
                 started_at: started_at.map(api_time),

@@ -16,6 +16,7 @@
 //! api  phase=P [reason=R] [message=M] [start=T] | api condition TYPE=STATUS
 //! was  phase=P [reason=R] [message=M] [start=T] [ip=IP] | was condition TYPE=STATUS@T
 //! was  NAME running|waiting(R)|terminated(C,R) [id=ID] [restarts=N] [ready] [started] [last=C,R]
+//!           [last-id=ID] [said=MESSAGE]
 //! runtime unknown                   the runtime is not known yet; otherwise it is
 //! sandbox ID ready|notready [ip=IP,IP] [host-network]          newest first
 //! runs NAME ID created|running|exited(C[,R])|unknown [restarts=N] [sandbox=ID]    newest first

@@ -378,22 +378,25 @@ fn read_status(words: &[&str], spec: &Value, status: &mut PodStatus) {
     let name = words[0];
     let (state, arguments) = call(words[1]);
     let id = value(words, "id").map(|id| format!("containerd://{id}"));
-    let end = |code: &str, reason: Option<&str>| {
+    let said = value(words, "said");
+    let end = |code: &str, reason: Option<&str>, id: &Option<String>| {
         json!({ "terminated": {
             "exitCode": code.parse::<i32>().unwrap(),
             "reason": reason.unwrap_or_else(|| reason_of(code)),
             "containerID": id,
+            "message": said,
         } })
     };
     let state = match state {
         "running" => json!({ "running": { "startedAt": "1970-01-01T00:01:40Z" } }),
         "waiting" => json!({ "waiting": { "reason": arguments[0] } }),
-        "terminated" => end(arguments[0], arguments.get(1).copied()),
+        "terminated" => end(arguments[0], arguments.get(1).copied(), &id),
         other => panic!("state {other}"),
     };
     let last = value(words, "last").map(|last| {
         let (code, reason) = last.split_once(',').unwrap_or((last, reason_of(last)));
-        end(code, Some(reason))
+        let last_id = value(words, "last-id").map(|id| format!("containerd://{id}"));
+        end(code, Some(reason), &last_id.or_else(|| id.clone()))
     });
     let reported = ContainerStatus {
         name: name.to_owned(),

@@ -104,8 +104,11 @@ fn live_on(
     ensure!(kubelet.pods()?.iter().all(|pod| pod.name == "crashed" || pod.restarts() == 0));
     back(stage)?;
     let is_back = Instant::now();
-    // It hears again, too.
-    stage.create_pod(&pod("new", json!({ "containers": [busybox("app", "exec sleep 3600")] })))?;
+    // It hears again, too. The scheduler may take longer to.
+    stage.create_pod(&pod(
+        "new",
+        json!({ "nodeName": "node-1", "containers": [busybox("app", "exec sleep 3600")] }),
+    ))?;
 
     stage
         .wait_for_pod("crashed", "told to have crashed", |pod| pod.ready && pod.restarts() == 1)?;
