@@ -7,8 +7,8 @@ use crate::token::{IssuedToken, WantedToken};
 
 impl TokenApi for ApiServer {
     async fn request_token(&self, wanted: &WantedToken) -> Result<IssuedToken, TokenFailure> {
-        let WantedToken { pod, service_account, audiences, expiration_seconds } = wanted;
-        let request = TokenRequest {
+        let WantedToken { pod, service_account, audiences, expiration_seconds, .. } = wanted;
+        let mut request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 audiences: Some(audiences.clone()),
                 expiration_seconds: Some(*expiration_seconds),
@@ -21,6 +21,7 @@ impl TokenApi for ApiServer {
             }),
             ..TokenRequest::default()
         };
+        request.metadata.uid.clone_from(&wanted.service_account_uid);
         let answer = self.create_token(&pod.namespace, service_account, &request).await;
         let answer = answer.map_err(|error| match error.kind {
             // A conflict: there is another pod of that name now.

@@ -211,6 +211,7 @@ mod tests {
         WantedToken {
             pod: PodRef::new(uid, "ns", "web"),
             service_account: "sa".to_owned(),
+            service_account_uid: None,
             audiences: Vec::new(),
             expiration_seconds: 3600,
         }
@@ -243,6 +244,8 @@ mod tests {
         let shorter = WantedToken { expiration_seconds: 600, ..wanted("u1") };
         assert_eq!(token(&manager, &shorter).await, "t5");
         assert_eq!(token(&manager, &wanted("u1")).await, "t2");
+        let new = WantedToken { service_account_uid: Some("a2".to_owned()), ..wanted("u1") };
+        assert_eq!(token(&manager, &new).await, "t6");
     }
 
     #[tokio::test]

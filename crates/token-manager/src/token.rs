@@ -17,6 +17,8 @@ pub struct WantedToken {
     pub pod: PodRef,
     /// The service account, in the pod's namespace.
     pub service_account: String,
+    /// Which one of that name, if no other will do.
+    pub service_account_uid: Option<String>,
     /// Whom it is for; empty for the API server itself.
     pub audiences: Vec<String>,
     /// How long it should live. The server may decide otherwise.
@@ -26,7 +28,7 @@ pub struct WantedToken {
 /// Names what is wanted. Nothing in it is secret.
 impl fmt::Display for WantedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pod, service_account, audiences, expiration_seconds } = self;
+        let Self { pod, service_account, audiences, expiration_seconds, .. } = self;
         let namespace = &pod.namespace;
         write!(f, "{service_account:?}/{namespace:?}/{audiences:?}/{expiration_seconds}/{pod}")
     }

@@ -23,6 +23,7 @@ fn server() -> (TokenManager<ApiServer>, FakeApiServer, WantedToken) {
     let wanted = WantedToken {
         pod: pod_ref(&pod),
         service_account: "sa".to_owned(),
+        service_account_uid: None,
         audiences: vec!["vault".to_owned()],
         expiration_seconds: 3607,
     };

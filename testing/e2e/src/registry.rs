@@ -83,9 +83,12 @@ impl Registry {
         fs::write(dir.join("config.yml"), config.to_string())?;
         let mut registry = Self { runtime, dir, child: None, protected };
         registry.resume()?;
-        let archive = Cache::from_environment()?.images().join("busybox.tar");
-        let archive = archive.to_str().context("the cache's path is not UTF-8")?;
-        registry.runtime.ctr(&["-n", STAGING, "images", "import", archive])?;
+        let busybox = Cache::from_environment()?.images().join("busybox.tar");
+        let own = registry.dir.join("busybox.tar");
+        write_own_archive(&busybox, &own, name)
+            .with_context(|| format!("cannot make {} of {}", own.display(), busybox.display()))?;
+        let own = own.to_str().context("the directory's path is not UTF-8")?;
+        registry.runtime.ctr(&["-n", STAGING, "images", "import", own])?;
         Ok(registry)
     }
 
@@ -190,6 +193,31 @@ impl Registry {
             }
         })
     }
+}
+
+/// Makes an image of its own, that no node has under another name: what one pod pulled is not
+/// everybody's, whatever it is called.
+fn write_own_archive(from: &Path, to: &Path, author: &str) -> anyhow::Result<()> {
+    let mut source = tar::Archive::new(File::open(from)?);
+    let mut target = tar::Builder::new(File::create(to)?);
+    for entry in source.entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        let is_config =
+            path.extension().is_some_and(|end| end == "json") && path != Path::new("manifest.json");
+        let mut header = entry.header().clone();
+        if is_config {
+            let mut config: Value = serde_json::from_reader(&mut entry)?;
+            config["author"] = json!(author);
+            let config = config.to_string();
+            header.set_size(config.len() as u64);
+            target.append_data(&mut header, &path, config.as_bytes())?;
+        } else {
+            target.append_data(&mut header, &path, &mut entry)?;
+        }
+    }
+    target.finish()?;
+    Ok(())
 }
 
 impl Drop for Registry {

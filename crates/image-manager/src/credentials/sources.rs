@@ -36,12 +36,12 @@ pub trait CredentialObjects: Send + Sync + 'static {
         name: &'a str,
     ) -> BoxFuture<'a, Result<ServiceAccountFacts, String>>;
 
-    /// A token of the pod's service account for `audience`, bound to the pod; the text of an error
-    /// says why there is none.
+    /// A token of the pod's service account, and of no other of its name, for `audience`, bound to
+    /// the pod; the text of an error says why there is none.
     fn service_account_token<'a>(
         &'a self,
         pod: &'a PodRef,
-        service_account: &'a str,
+        service_account: &'a ObjectCoordinates,
         audience: &'a str,
     ) -> BoxFuture<'a, Result<SecretString, String>>;
 }
@@ -219,7 +219,7 @@ mod tests {
         fn service_account_token<'a>(
             &'a self,
             pod: &'a PodRef,
-            _: &'a str,
+            _: &'a ObjectCoordinates,
             _: &'a str,
         ) -> BoxFuture<'a, Result<SecretString, String>> {
             unreachable!("nobody asks for a token of {pod} without a provider")

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Container, Node, Pod, Secret, Service, ServiceAccount,
 };
 use rubelet_apiserver::{ApiServer, Store};
-use rubelet_image_manager::{CredentialObjects, ServiceAccountFacts};
+use rubelet_image_manager::{CredentialObjects, ObjectCoordinates, ServiceAccountFacts};
 use rubelet_object_store::{ChangedPods, ObjectStore};
 use rubelet_pod_runtime::{ApiObjects, referenced_objects};
 use rubelet_token_manager::{TokenError, TokenManager, WantedToken};
@@ -142,12 +142,13 @@ impl CredentialObjects for PodObjects {
     fn service_account_token<'a>(
         &'a self,
         pod: &'a PodRef,
-        service_account: &'a str,
+        service_account: &'a ObjectCoordinates,
         audience: &'a str,
     ) -> BoxFuture<'a, Result<SecretString, String>> {
         let wanted = WantedToken {
             pod: pod.clone(),
-            service_account: service_account.to_owned(),
+            service_account: service_account.name.clone(),
+            service_account_uid: Some(service_account.uid.clone()),
             audiences: vec![audience.to_owned()],
             expiration_seconds: PROVIDER_TOKEN_SECONDS,
         };
@@ -181,6 +182,7 @@ impl ContentPort for PodObjects {
         let wanted = WantedToken {
             pod: pod_ref(pod),
             service_account: account.unwrap_or_default(),
+            service_account_uid: None,
             audiences: token.audience.iter().cloned().collect(),
             expiration_seconds: token.expiration_seconds,
         };

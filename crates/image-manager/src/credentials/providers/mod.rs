@@ -296,15 +296,15 @@ impl Provider {
                 annotations.insert(key.clone(), value.clone());
             }
         }
-        let token = objects
-            .service_account_token(lookup.pod, name, &attributes.audience)
-            .await
-            .map_err(|error| format!("failed to get service account token: {error}"))?;
         let coordinates = ObjectCoordinates {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid: facts.uid,
         };
+        let token = objects
+            .service_account_token(lookup.pod, &coordinates, &attributes.audience)
+            .await
+            .map_err(|error| format!("failed to get service account token: {error}"))?;
         Ok(Concern::Account(Account { coordinates, annotations, token }))
     }
 

@@ -36,10 +36,11 @@ impl CredentialObjects for Bench {
     fn service_account_token<'a>(
         &'a self,
         pod: &'a PodRef,
-        service_account: &'a str,
+        service_account: &'a ObjectCoordinates,
         audience: &'a str,
     ) -> BoxFuture<'a, Result<SecretString, String>> {
-        assert_eq!((service_account, audience), ("robot", "r.io"));
+        let of = (&*service_account.name, &*service_account.uid, audience);
+        assert_eq!(of, ("robot", "a1", "r.io"));
         let token = format!("{} of {}", self.token, pod.uid);
         async move { Ok(token.into()) }.boxed()
     }
