@@ -12,6 +12,7 @@
 
 mod admission;
 mod cluster;
+mod container_logs;
 mod credentials;
 mod executor;
 mod logging;

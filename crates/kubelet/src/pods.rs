@@ -65,6 +65,17 @@ impl DesiredPods {
         self.lock().contains_key(uid)
     }
 
+    /// The pod of that name, as its source last gave it.
+    pub(crate) fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let desired = self.lock();
+        let mut pods = desired.values().map(|desired| &desired.pod);
+        let found = pods.find(|pod| {
+            let pod = pod_ref(pod);
+            *pod.namespace == *namespace && *pod.name == *name
+        });
+        found.cloned()
+    }
+
     /// The pod as its source last gave it, and its standing.
     pub(crate) fn get(&self, uid: &PodUid) -> Option<(Arc<Pod>, Standing)> {
         self.lock().get(uid).map(|desired| (desired.pod.clone(), desired.standing))

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_config::Effective;
+use rubelet_config::{Effective, Gate};
 use rubelet_container_http::ContainerClient;
+use rubelet_container_logs::{LogReader, LogRotation};
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
 use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_image_manager::{AnonymousPulls, ImageManager};
@@ -36,6 +38,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, ClusterLoops, ClusterParts, ClusterSettings};
+use crate::container_logs::{KubeletLogs, running_containers};
 use crate::executor::{Executor, RuntimeExec};
 use crate::node::{HostIps, Node};
 use crate::pod_admission::{NoNodeObject, PodAdmission};
@@ -125,6 +128,7 @@ pub struct Kubelet {
     changes: mpsc::Receiver<PodChange>,
     cluster: Option<Cluster>,
     status_changes: StatusChanges,
+    log_rotation: LogRotation<CriClient>,
 }
 
 /// The senders' side of the sync loop's inputs.
@@ -147,9 +151,27 @@ pub struct KubeletView {
     sync_loop: SyncLoopHealth,
     cri: CriClient,
     node: Option<NodeHandle>,
+    logs: LogReader<CriClient>,
+    clock: Clock,
 }
 
 impl KubeletView {
+    /// The logs of its containers; `stop` breaks them off.
+    pub(crate) fn container_logs(
+        &self,
+        effective: &Effective,
+        stop: &CancellationToken,
+    ) -> KubeletLogs {
+        KubeletLogs {
+            desired: self.desired.clone(),
+            statuses: self.statuses.clone(),
+            reader: self.logs.clone(),
+            clock: self.clock.clone(),
+            split_streams: effective.gates.enabled(Gate::PodLogsQuerySplitStreams),
+            stop: stop.clone(),
+        }
+    }
+
     /// The Node at the API server; none for a kubelet that is alone.
     pub(crate) fn node(&self) -> Option<NodeHandle> {
         self.node.clone()
@@ -202,6 +224,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         parts.started,
     );
     let desired = Arc::new(DesiredPods::default());
+    let pod_logs = paths.pod_logs().to_owned();
     let mirrors = Arc::new(MirrorPods::default());
     let cluster = parts.cluster.map(|cluster| {
         let shared = ClusterSettings {
@@ -263,7 +286,11 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         clock: clock.clone(),
         memory: std::sync::Mutex::default(),
     });
-    let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
+    let logs = LogReader::new(pod_logs.clone(), cri.clone());
+    let policy = settings::log_rotation(config);
+    let zone = TimeZone::system();
+    let log_rotation = LogRotation::new(pod_logs, cri.clone(), policy, clock.clone(), zone);
+    let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
     let admission = Arc::new(PodAdmission::new(
@@ -305,6 +332,8 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             sync_loop: sync_loop.health(),
             cri,
             node: cluster.as_ref().map(Cluster::node),
+            logs,
+            clock,
         },
         handler,
         pleg,
@@ -317,6 +346,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         changes,
         cluster,
         status_changes,
+        log_rotation,
     }
 }
 
@@ -423,6 +453,10 @@ impl Kubelet {
         let (manager, of_pods) = (executor.container_manager.clone(), executor.clone());
         let keep_cgroups = async move { manager.run(move || of_pods.active_pods()).await };
         loops.spawn(until(stop.clone(), keep_cgroups));
+        let (pleg, paths, rotation) = (view.pleg, executor.paths.clone(), self.log_rotation);
+        let rotate_logs =
+            async move { rotation.run(|| running_containers(&pleg.pods(), &paths)).await };
+        loops.spawn(until(stop.clone(), rotate_logs));
         loops.spawn(self.sync_loop.run(stop.clone()));
         loops.spawn(self.pod_config.run(stop.clone()));
         executor.events.normal(EventObject::Node, "Starting", "Starting kubelet.");

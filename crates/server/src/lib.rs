@@ -15,6 +15,8 @@
 
 mod access;
 mod connections;
+mod container_logs;
+mod debug;
 mod health;
 mod routes;
 mod self_signed;
@@ -24,6 +26,10 @@ mod tls;
 
 pub use access::{Access, Authorization, User};
 pub use connections::{BindError, BoundListener};
+pub use container_logs::{
+    ContainerLogs, ContainerLogsError, LogBytes, LogStream, LogTarget, LogsSince, PodLogOptions,
+};
+pub use debug::DebugRoutes;
 pub use health::HealthChecks;
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};

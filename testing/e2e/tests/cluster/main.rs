@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs it; `cargo test -p rubelet-e2e --test cluster NAME` runs some of it, once
 //! `cargo xtask setup cluster built` has been run and the kubelet has been built.
 
+mod logs;
 mod node;
 mod outage;
 mod pods;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
     let sets = [
         node::TRIALS,
         pods::TRIALS,
+        logs::TRIALS,
         workloads::TRIALS,
         static_pods::TRIALS,
         rejected::TRIALS,

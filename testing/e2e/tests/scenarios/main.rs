@@ -6,6 +6,7 @@ mod environment;
 mod facts;
 mod images;
 mod lifecycle;
+mod logs;
 mod network;
 mod probes;
 mod resources;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         sources::SCENARIOS,
         soak::SCENARIOS,
         server::SCENARIOS,
+        logs::SCENARIOS,
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,
