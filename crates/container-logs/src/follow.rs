@@ -23,9 +23,14 @@ use crate::read::{Reader, Step, Successor};
 use crate::runtime::LogRuntime;
 use crate::watch::LogWatch;
 
-/// A follower looks so often, whether or not it was told that something happened. A file whose writer
-/// may still be at it is believed to be finished after the same time without a word.
+/// A follower looks so often, whether or not it was told that something happened.
 const FORCED_CHECK: Duration = Duration::from_secs(1);
+
+/// A file whose writer may still be at it is believed to be finished after so long without a word: the
+/// runtime may have lines to write to a log that it was told to leave. Who watches is told when the file
+/// is closed, and gives a busy machine more time.
+const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE_WATCHED: Duration = Duration::from_secs(5);
 
 /// Followers that are told by the kernel; further ones look each second. The kernel gives a user 128
 /// such watches, and others need some, too.
@@ -61,17 +66,7 @@ impl<R: LogRuntime> LogReader<R> {
     ) -> Result<impl Stream<Item = Result<Bytes, LogError>> + Send + use<R>, LogError> {
         let unknown = |source| LogError::Unknown { id: id.clone(), source };
         let path = self.runtime.log_path(id).await.map_err(unknown)?;
-        let follow = options.follow;
-        let reader = self.open_file(id, &path, &options).await?;
-        let permit = self.watches.clone().try_acquire_owned().ok().filter(|_| follow);
-        let watch = permit.and_then(|permit| match LogWatch::open(reader.directory(), permit) {
-            Ok(watch) => Some(watch),
-            Err(error) => {
-                tracing::debug!(%error, path = %path.display(),
-                    "No watch of a log, looking each second instead");
-                None
-            }
-        });
+        let (reader, watch) = self.open_file(id, &path, &options).await?;
         let follower = Follower {
             path,
             reader: Some(reader),
@@ -100,24 +95,42 @@ impl<R: LogRuntime> LogReader<R> {
         id: &ContainerId,
         path: &std::path::Path,
         options: &LogOptions,
-    ) -> Result<Reader, LogError> {
+    ) -> Result<(Reader, Option<LogWatch>), LogError> {
         let (tries, pause) = BETWEEN_FILES;
         let mut tried = 1;
         loop {
-            let (root, id) = (self.root.clone(), id.clone());
-            let (log, options) = (path.to_owned(), options.clone());
-            let opened = blocking(path, move || {
-                let failed = |source| LogError::Open { path: log.clone(), source };
-                let directory = LogDirectory::open(&root, &log).map_err(failed)?;
-                let outside = || LogError::Outside { id, path: log.clone(), root: root.clone() };
-                Reader::open(directory.ok_or_else(outside)?, options)
+            let (root, log) = (self.root.clone(), path.to_owned());
+            let directory = blocking(path, move || {
+                LogDirectory::open(&root, &log)
+                    .map_err(|source| LogError::Open { path: log, source })
             });
+            let directory = directory.await?.ok_or_else(|| LogError::Outside {
+                id: id.clone(),
+                path: path.to_owned(),
+                root: self.root.clone(),
+            })?;
+            // Before the file is opened: then no writer leaves it unseen.
+            let watch = if options.follow { self.watch(&directory) } else { None };
+            let options = options.clone();
+            let opened = blocking(path, move || Ok((Reader::open(directory, options)?, watch)));
             match opened.await {
                 Err(LogError::Open { source, .. }) if is_between(&source) && tried < tries => {
                     tried += 1;
                     sleep(pause).await;
                 }
                 opened => return opened,
+            }
+        }
+    }
+
+    fn watch(&self, directory: &LogDirectory) -> Option<LogWatch> {
+        let permit = self.watches.clone().try_acquire_owned().ok()?;
+        match LogWatch::open(directory, permit) {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                tracing::debug!(%error, path = %directory.path_of(directory.log()).display(),
+                    "No watch of a log, looking each second instead");
+                None
             }
         }
     }
@@ -251,7 +264,8 @@ impl<R: LogRuntime> Follower<R> {
             _ => false,
         };
         let since = *self.unfinished_since.get_or_insert_with(Instant::now);
-        is_closed || since.elapsed() >= FORCED_CHECK
+        let silence = if self.watch.is_some() { SILENCE_WATCHED } else { SILENCE };
+        is_closed || since.elapsed() >= silence
     }
 
     /// Waits until something may have changed.

@@ -130,11 +130,6 @@ impl Reader {
         self.directory.log().to_owned()
     }
 
-    /// The directory.
-    pub(crate) fn directory(&self) -> &LogDirectory {
-        &self.directory
-    }
-
     /// Reads on until there is a good deal of output, or no more input.
     pub(crate) fn step(&mut self) -> Result<Step, LogError> {
         let mut out = Vec::new();
@@ -145,10 +140,14 @@ impl Reader {
                 if out.capacity() == 0 {
                     out.reserve(OUTPUT.min(self.input.len() * 2));
                 }
-                // What does not fit into the buffer does not become longer.
-                let is_last = is_at_end && self.stop_at.is_some() || self.is_full();
+                let is_last = is_at_end && self.stop_at.is_some();
                 let input = &self.input[self.used..];
-                self.used += self.renderer.render(input, is_last, &mut out, OUTPUT);
+                let mut used = self.renderer.render(input, is_last, &mut out, OUTPUT);
+                if used == 0 && input.len() >= INPUT {
+                    // What does not fit into the buffer does not become longer.
+                    used = self.renderer.render(input, true, &mut out, OUTPUT);
+                }
+                self.used += used;
             }
             if self.renderer.is_done() {
                 return Ok(if out.is_empty() { Step::Done } else { Step::Output(out) });
@@ -177,10 +176,6 @@ impl Reader {
             return Ok(Step::Output(out));
         }
         self.successor().map(Step::AtEnd)
-    }
-
-    fn is_full(&self) -> bool {
-        self.input.len() - self.used >= INPUT
     }
 
     fn compact(&mut self) {

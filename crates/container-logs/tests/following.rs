@@ -157,20 +157,22 @@ fn numbers(range: std::ops::Range<usize>) -> String {
 #[tokio::test]
 async fn options_reach_the_lines() {
     let runtime = Runtime::new();
-    (0..1000).for_each(|number| runtime.write(&number.to_string()));
+    // Many times what is read at once.
+    let lines = 20_000;
+    (0..lines).for_each(|number| runtime.write(&number.to_string()));
     let reader = runtime.reader();
     let read = async |options| text(reader.open(&id(), options).await.unwrap()).await;
-    assert_eq!(read(LogOptions::default()).await, numbers(0..1000));
+    assert_eq!(read(LogOptions::default()).await, numbers(0..lines));
     let tail = LogOptions { tail_lines: Some(3), ..LogOptions::default() };
-    assert_eq!(read(tail.clone()).await, numbers(997..1000));
+    assert_eq!(read(tail.clone()).await, numbers(lines - 3..lines));
     assert_eq!(read(LogOptions { tail_lines: Some(0), ..tail.clone() }).await, "");
     let limited = LogOptions { limit_bytes: Some(5), ..tail.clone() };
-    assert_eq!(read(limited).await, "997\n9");
+    assert_eq!(read(limited).await, "19997");
     let timestamps = LogOptions { timestamps: true, tail_lines: Some(1), ..tail };
-    assert_eq!(read(timestamps).await, "2026-01-01T00:00:00.000000001Z 999\n");
+    assert_eq!(read(timestamps).await, "2026-01-01T00:00:00.000000001Z 19999\n");
     runtime.stop();
     let tail = LogOptions { tail_lines: Some(2), ..follow() };
-    assert_eq!(read(tail).await, numbers(998..1000), "of one that has ended all is there");
+    assert_eq!(read(tail).await, numbers(lines - 2..lines), "of one that has ended all is there");
 }
 
 #[tokio::test]

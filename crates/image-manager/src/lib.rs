@@ -19,5 +19,7 @@ mod service;
 mod shared;
 
 pub use error::EnsureImageError;
-pub use manager::{EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy};
+pub use manager::{
+    EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy, PullState,
+};
 pub use service::{AnonymousPulls, CredentialLookup, ImageCredentials, ImageService};

@@ -28,6 +28,7 @@ mod settings;
 mod start;
 mod sync_handler;
 mod version;
+mod why;
 mod wiring;
 
 pub use cluster::ClusterParts;

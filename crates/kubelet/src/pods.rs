@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{PodFullName, PodUid, is_static_pod, pod_ref};
+use serde::Serialize;
 
 /// Whether a desired pod was let in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) enum Standing {
     /// Not decided yet. It holds nothing.
     #[default]

@@ -91,7 +91,9 @@ pub(crate) async fn serve_api(
         };
         let debug = if config.enable_debugging_handlers {
             let logs = state.view.container_logs(effective, stop);
-            DebugRoutes::default().with_container_logs(Arc::new(logs))
+            DebugRoutes::default()
+                .with_container_logs(Arc::new(logs))
+                .with_pod_explanations(Arc::new(state.view.pod_explainer()))
         } else {
             DebugRoutes::disabled()
         };

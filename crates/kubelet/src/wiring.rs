@@ -47,6 +47,7 @@ use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::settings;
 use crate::sync_handler::KubeletHandler;
 use crate::version::KUBERNETES_MINOR;
+use crate::why::PodExplainer;
 
 /// Capacity of the channels into the sync loop.
 const EVENT_CAPACITY: usize = 1000;
@@ -152,10 +153,20 @@ pub struct KubeletView {
     cri: CriClient,
     node: Option<NodeHandle>,
     logs: LogReader<CriClient>,
-    clock: Clock,
+    executor: Arc<Executor>,
 }
 
 impl KubeletView {
+    /// Who can say why a pod is not running.
+    pub(crate) fn pod_explainer(&self) -> PodExplainer {
+        PodExplainer {
+            executor: self.executor.clone(),
+            workers: self.workers.clone(),
+            desired: self.desired.clone(),
+            pleg: self.pleg.clone(),
+        }
+    }
+
     /// The logs of its containers; `stop` breaks them off.
     pub(crate) fn container_logs(
         &self,
@@ -166,7 +177,7 @@ impl KubeletView {
             desired: self.desired.clone(),
             statuses: self.statuses.clone(),
             reader: self.logs.clone(),
-            clock: self.clock.clone(),
+            clock: self.executor.clock.clone(),
             split_streams: effective.gates.enabled(Gate::PodLogsQuerySplitStreams),
             stop: stop.clone(),
         }
@@ -290,7 +301,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let policy = settings::log_rotation(config);
     let zone = TimeZone::system();
     let log_rotation = LogRotation::new(pod_logs, cri.clone(), policy, clock.clone(), zone);
-    let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
+    let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
     let admission = Arc::new(PodAdmission::new(
@@ -302,7 +313,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         config.allowed_unsafe_sysctls.clone(),
     ));
     let handler = Arc::new(KubeletHandler {
-        executor,
+        executor: executor.clone(),
         workers: workers.clone(),
         desired: desired.clone(),
         mirrors,
@@ -333,7 +344,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             cri,
             node: cluster.as_ref().map(Cluster::node),
             logs,
-            clock,
+            executor,
         },
         handler,
         pleg,

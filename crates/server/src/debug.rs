@@ -7,6 +7,7 @@ use axum::Router;
 use http::StatusCode;
 
 use crate::container_logs::{self, ContainerLogs};
+use crate::pod_explanations::{self, PodExplanations};
 
 /// The debugging endpoints that a server has.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,12 @@ impl DebugRoutes {
     #[must_use]
     pub fn with_container_logs(self, logs: Arc<impl ContainerLogs>) -> Self {
         Self(self.0.merge(container_logs::routes(logs)))
+    }
+
+    /// `/debug/pods/{namespace}/{name}`.
+    #[must_use]
+    pub fn with_pod_explanations(self, pods: Arc<impl PodExplanations>) -> Self {
+        Self(self.0.merge(pod_explanations::routes(pods)))
     }
 }
 

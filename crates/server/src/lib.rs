@@ -18,6 +18,7 @@ mod connections;
 mod container_logs;
 mod debug;
 mod health;
+mod pod_explanations;
 mod routes;
 mod self_signed;
 mod servers;
@@ -31,6 +32,7 @@ pub use container_logs::{
 };
 pub use debug::DebugRoutes;
 pub use health::HealthChecks;
+pub use pod_explanations::{PodExplanation, PodExplanations};
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
 pub use state::{KubeletState, StateError};

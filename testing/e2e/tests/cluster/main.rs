@@ -12,6 +12,7 @@ mod restart;
 mod stage;
 mod static_pods;
 mod volumes;
+mod why;
 mod workloads;
 
 use std::net::SocketAddr;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         node::TRIALS,
         pods::TRIALS,
         logs::TRIALS,
+        why::TRIALS,
         workloads::TRIALS,
         static_pods::TRIALS,
         rejected::TRIALS,

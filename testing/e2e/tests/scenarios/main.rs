@@ -18,6 +18,7 @@ mod soak;
 mod sources;
 mod start;
 mod volumes;
+mod why;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         soak::SCENARIOS,
         server::SCENARIOS,
         logs::SCENARIOS,
+        why::SCENARIOS,
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,
