@@ -95,7 +95,7 @@ fn kubectl_debug_puts_a_container_beside_those_that_run(stage: &mut Stage) -> an
     ensure!(seen == "sleep 3612 \ndebugged\ndone\n", "it sees the target's processes: {seen}");
 
     // Without a target it has processes of its own, and it may go on.
-    debug("alone", &[], "tr '\\0' ' ' < /proc/1/cmdline; exec sleep 3614")?;
+    debug("alone", &[], "tr '\\0' ' ' < /proc/1/cmdline; echo; exec sleep 3614")?;
     let running = stage.wait_for_pod("subject", "joined", |pod| {
         status(pod, "alone").is_some_and(|status| status["state"]["running"].is_object())
     })?;
