@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use rubelet_linux::path::PathError;
 use rubelet_types::ContainerId;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -112,9 +111,11 @@ impl<R: LogRuntime> LogReader<R> {
             // Before the file is opened: then no writer leaves it unseen.
             let watch = if options.follow { self.watch(&directory) } else { None };
             let options = options.clone();
-            let opened = blocking(path, move || Ok((Reader::open(directory, options)?, watch)));
+            let is_last_try = tried == tries;
+            let opened =
+                blocking(path, move || Ok((Reader::open(directory, options, is_last_try)?, watch)));
             match opened.await {
-                Err(LogError::Open { source, .. }) if is_between(&source) && tried < tries => {
+                Err(LogError::Open { source, .. }) if source.is_not_found() && !is_last_try => {
                     tried += 1;
                     sleep(pause).await;
                 }
@@ -134,10 +135,6 @@ impl<R: LogRuntime> LogReader<R> {
             }
         }
     }
-}
-
-fn is_between(error: &PathError) -> bool {
-    error.is_not_found()
 }
 
 /// Runs what blocks where that is allowed. `path` is for the error of an executor that goes down.

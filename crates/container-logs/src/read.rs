@@ -108,8 +108,20 @@ impl fmt::Debug for Reader {
 
 impl Reader {
     /// Opens the log that is written, and goes to where the options begin.
-    pub(crate) fn open(directory: LogDirectory, options: LogOptions) -> Result<Self, LogError> {
-        let mut generation = open_current(&directory)?;
+    ///
+    /// With `or_rotated` what was rotated last will do where there is no such file: a rotation was
+    /// interrupted, and the container has ended before it went on.
+    pub(crate) fn open(
+        directory: LogDirectory,
+        options: LogOptions,
+        or_rotated: bool,
+    ) -> Result<Self, LogError> {
+        let mut generation = match open_current(&directory) {
+            Err(LogError::Open { source, path }) if or_rotated && source.is_not_found() => {
+                open_last_rotated(&directory)?.ok_or(LogError::Open { source, path })?
+            }
+            opened => opened?,
+        };
         let mut stop_at = None;
         if let Source::Plain(file) = &mut generation.source {
             let read = |source| LogError::Read { path: directory.path_of(directory.log()), source };
@@ -235,43 +247,43 @@ impl Reader {
 
     /// What follows the file that is read, if it is not the one that is written any more.
     fn successor(&self) -> Result<Option<Successor>, LogError> {
-        if let Some(own) = self.generation.stamp {
-            let later = self.later_than(Some(own))?;
-            let is_plain = matches!(self.generation.source, Source::Plain(_));
-            let own = Rotated { stamp: own, form: Form::Plain };
-            let own_name = is_plain.then(|| own.name(self.directory.log()));
-            return Ok(Some(Successor::of(own_name, later.first().copied())));
-        }
-        let Source::Plain(file) = &self.generation.source else { return Ok(None) };
-        let own = file.metadata().map_err(|source| self.read_error(source))?;
-        match self.directory.open_file(self.directory.log()) {
+        let own = match &self.generation.source {
+            Source::Plain(file) => Some(file.metadata().map_err(|source| self.read_error(source))?),
+            Source::Compressed(_) => None,
+        };
+        let is_written = match self.directory.open_file(self.directory.log()) {
             Ok(current) => {
                 let current = current.metadata().map_err(|source| self.read_error(source))?;
-                if is_same(&own, &current) {
+                if own.as_ref().is_some_and(|own| is_same(own, &current)) {
                     return Ok(None);
                 }
+                true
             }
             // Renamed, and not opened anew yet; or removed.
-            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) if error.is_not_found() => false,
             Err(error) => return Err(self.open_error(error)),
-        }
-        let later = self.later_than(self.generation.rotated_before)?;
-        let Some((first, others)) = later.split_first() else {
-            // It was removed, or given a name that says nothing.
-            return Ok(Some(Successor::of(None, None)));
         };
-        Ok(Some(match self.is_own(first, &own)? {
-            Some(Form::Plain) => {
-                let name = first.name(self.directory.log());
-                Successor::of(Some(name), others.first().copied())
+        let known = self.generation.stamp.or(self.generation.rotated_before);
+        let later = self.later_than(known)?;
+        let first_form = match (later.first(), &own) {
+            (Some(first), Some(own)) => self.is_own(first, own)?,
+            _ => None,
+        };
+        let log = self.directory.log();
+        let (own_name, later) = match (first_form, later.split_first()) {
+            (Some(Form::Plain), Some((first, others))) => (Some(first.name(log)), others),
+            (Some(_), Some((_, others))) => (None, others),
+            _ => {
+                // By the name it was opened by, if it has not been compressed since.
+                let stamp = self.generation.stamp.filter(|_| own.is_some());
+                let name = stamp.map(|stamp| Rotated { stamp, form: Form::Plain }.name(log));
+                (name, &later[..])
             }
-            Some(_) => Successor::of(None, others.first().copied()),
-            None => {
-                tracing::debug!(path = %self.directory.path_of(self.directory.log()).display(),
-                    "Rotated logs were removed before a follower had come to them");
-                Successor::of(None, Some(*first))
-            }
-        }))
+        };
+        if later.is_empty() && !is_written {
+            return Ok(None);
+        }
+        Ok(Some(Successor::of(own_name, later.first().copied())))
     }
 
     fn later_than(&self, stamp: Option<Stamp>) -> Result<Vec<Rotated>, LogError> {
@@ -335,6 +347,14 @@ fn open_current(directory: &LogDirectory) -> Result<Generation, LogError> {
         }
         rotated_before = after;
     }
+}
+
+/// Opens what was rotated last, if that was not compressed.
+fn open_last_rotated(directory: &LogDirectory) -> Result<Option<Generation>, LogError> {
+    let failed = |source| LogError::Open { path: directory.path_of(directory.log()), source };
+    let last = directory.generations().map_err(failed)?.pop();
+    let last = last.filter(|rotated| rotated.form == Form::Plain);
+    last.map(|rotated| open_rotated(directory, rotated)).transpose()
 }
 
 fn open_rotated(directory: &LogDirectory, rotated: Rotated) -> Result<Generation, LogError> {

@@ -189,6 +189,8 @@ fn look(root: &Path, log: &Path, max_size: u64) -> Result<Due, RotateError> {
         Ok(size) if size >= max_size => Ok(Due::Rotate),
         Ok(_) => Ok(Due::Nothing),
         Err(error) if error.is_not_found() => Ok(Due::Reopen),
+        // A runtime that keeps its logs elsewhere looks after them itself.
+        Err(PathError::Link { .. }) => Ok(Due::Nothing),
         Err(error) => Err(directory_error(&directory, error)),
     }
 }

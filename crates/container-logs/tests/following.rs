@@ -298,6 +298,44 @@ async fn a_log_that_the_runtime_does_not_reopen_stays_what_it_was() {
 }
 
 #[tokio::test]
+async fn a_rotation_that_is_undone_repeats_nothing_to_a_follower() {
+    let runtime = Runtime::new();
+    let rotation = runtime.rotation(9);
+    runtime.write("0");
+    let mut stream = Box::pin(runtime.reader().open(&id(), follow()).await.unwrap());
+    assert_eq!(stream.next().await.unwrap().unwrap(), "0\n");
+    // It does not read for two rotations, the second of which ...
+    runtime.write("1");
+    rotation.look_after(runtime.running()).await;
+    runtime.write("2");
+    let last = runtime.0.log.with_file_name("0.log.20990101-000000");
+    fs::rename(&runtime.0.log, &last).unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "1\n");
+    assert_eq!(stream.next().await.unwrap().unwrap(), "2\n");
+    // ... is undone while it reads the file, and done later.
+    fs::rename(&last, &runtime.0.log).unwrap();
+    runtime.write("3");
+    assert_eq!(stream.next().await.unwrap().unwrap(), "3\n");
+    rotation.look_after(runtime.running()).await;
+    runtime.write("4");
+    runtime.stop();
+    assert_eq!(text(stream).await, "4\n");
+}
+
+#[tokio::test]
+async fn the_log_of_who_ended_while_a_rotation_was_interrupted_is_found() {
+    let runtime = Runtime::new();
+    runtime.write("0");
+    fs::rename(&runtime.0.log, runtime.0.log.with_file_name("0.log.20260101-000000")).unwrap();
+    runtime.write("1");
+    runtime.stop();
+    let reader = runtime.reader();
+    let read = async |options| text(reader.open(&id(), options).await.unwrap()).await;
+    assert_eq!(read(LogOptions::default()).await, "0\n1\n");
+    assert_eq!(read(LogOptions { tail_lines: Some(1), ..follow() }).await, "1\n");
+}
+
+#[tokio::test]
 async fn a_log_that_somebody_emptied_is_followed_from_its_beginning() {
     let runtime = Runtime::new();
     (0..10).for_each(|number| runtime.write(&number.to_string()));
