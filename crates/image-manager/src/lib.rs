@@ -27,6 +27,8 @@ pub use credentials::{
     ServiceAccountFacts,
 };
 pub use error::EnsureImageError;
-pub use manager::{EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy};
+pub use manager::{
+    EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy, PullState,
+};
 pub use service::{CredentialLookup, ImageCredentials, ImageService};
 pub use verification::{CredentialVerification, RecordError, VerificationPolicy};

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_cri::v1::{Image, ImageSpec, PodSandboxConfig};
 use rubelet_types::{
-    Clock, EventObject, EventRecorder, EventType, PodRef, format_go_duration, reasons,
+    Clock, EventObject, EventRecorder, EventType, PodRef, PodUid, format_go_duration, reasons,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -117,6 +117,17 @@ pub struct ImageRef {
     pub user: ImageUser,
 }
 
+/// How it stands with an image that a pod waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullState {
+    /// A pull of it is under way, for whichever pod, or waits for its turn.
+    pub in_flight: bool,
+    /// How the pod's last pull failed: reason and message.
+    pub last_error: Option<String>,
+    /// How long until the next one.
+    pub retry_in: Option<Duration>,
+}
+
 /// Makes sure that images are on the node.
 ///
 /// Cheap to clone; clones share everything.
@@ -203,6 +214,17 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
                 }
             }
         }
+    }
+
+    /// How it stands with the pull of `image`, as the pod's spec says; none if it is not being pulled
+    /// and has not failed a while ago. For whoever asks why a pod waits.
+    pub fn pull_state(&self, pod: &PodUid, image: &str) -> Option<PullState> {
+        let in_flight = self.inner.pulls.is_pulling(image);
+        let back_off = self.inner.back_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = back_off.waiting(pod, image, Instant::now());
+        let (retry_in, last_error) =
+            waiting.map(|waiting| (waiting.remaining, waiting.last_error)).unzip();
+        (in_flight || last_error.is_some()).then_some(PullState { in_flight, last_error, retry_in })
     }
 
     /// Returns once the image is on the node. Both the token and dropping the future give up;

@@ -83,6 +83,12 @@ impl SharedPulls {
         Seat { id, outcome, pulls: self.clone() }
     }
 
+    /// A pull of `image`, as pods' specs say, is under way or waits for its turn.
+    pub(crate) fn is_pulling(&self, image: &str) -> bool {
+        let flights = self.lock();
+        flights.running.iter().any(|flight| flight.request.image.user_specified_image == image)
+    }
+
     fn forget(&self, id: u64) {
         self.lock().running.retain(|flight| flight.id != id);
     }

@@ -16,7 +16,7 @@ use rubelet_image_manager::{
     ImageCredentials, ImageManager, ImageManagerConfig, ImageRef, ImageService, ImageUser,
     ObjectCoordinates, PullCredential, PullCredentialsError, PullPolicy, VerificationPolicy,
 };
-use rubelet_types::{Clock, EventObject, EventRecorder, PodRef};
+use rubelet_types::{Clock, EventObject, EventRecorder, PodRef, PodUid};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -333,6 +333,10 @@ async fn a_failed_pull_backs_off() {
         assert_eq!(node.take_events(), ["Normal BackOff Back-off pulling image \"a:1\""]);
         let now = Timestamp::UNIX_EPOCH + SignedDuration::try_from(node.started.elapsed()).unwrap();
         let wait = waiting.retry_at.unwrap().duration_since(now);
+        let state = node.manager.pull_state(&PodUid::new("u1"), "a:1").unwrap();
+        assert_eq!(state.retry_in, Some(Duration::try_from(wait).unwrap()));
+        assert_eq!(state.last_error.as_deref(), Some("ErrImagePull: no such manifest"));
+        assert!(!state.in_flight);
         waits.push(wait.as_secs());
         tokio::time::advance(Duration::try_from(wait).unwrap()).await;
     }
@@ -494,9 +498,12 @@ async fn a_shared_pull_ends_with_its_last_waiter() {
         first.cancel();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(node.runtime.state().running, 1, "somebody still waits");
+        let state = node.manager.pull_state(&PodUid::new("u2"), "a:1").unwrap();
+        assert!(state.in_flight && state.last_error.is_none());
         second.cancel();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(node.runtime.state().running, 0, "nobody waits any more");
+        assert_eq!(node.manager.pull_state(&PodUid::new("u2"), "a:1"), None);
     };
     let (a, b, ()) = tokio::join!(
         node.ensure_for("u1", "a:1", PullPolicy::Always, &none, &first),

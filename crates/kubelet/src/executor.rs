@@ -246,6 +246,11 @@ impl Executor {
         self.memory().get(&uid).map(|entry| entry.0.ips.clone()).unwrap_or_default()
     }
 
+    /// The volumes of a pod, once all of them are ready.
+    pub(crate) fn ready_volumes(&self, uid: &PodUid) -> Option<Arc<PodVolumes>> {
+        self.memory().get(uid)?.0.volumes.clone()
+    }
+
     /// The desired pods that use resources, or have them kept: let in, and not known to have ended.
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
         self.active_pods_and_standing().into_iter().map(|(pod, _)| pod).collect()

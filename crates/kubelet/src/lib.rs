@@ -12,6 +12,7 @@
 
 mod admission;
 mod cluster;
+mod container_logs;
 mod credentials;
 mod executor;
 mod logging;
@@ -27,6 +28,7 @@ mod settings;
 mod start;
 mod sync_handler;
 mod version;
+mod why;
 mod wiring;
 
 pub use cluster::ClusterParts;

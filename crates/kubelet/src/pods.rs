@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{PodFullName, PodUid, is_static_pod, pod_ref};
+use serde::Serialize;
 
 /// Whether a desired pod was let in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) enum Standing {
     /// Not decided yet. It holds nothing.
     #[default]
@@ -63,6 +64,17 @@ impl DesiredPods {
 
     pub(crate) fn contains(&self, uid: &PodUid) -> bool {
         self.lock().contains_key(uid)
+    }
+
+    /// The pod of that name, as its source last gave it.
+    pub(crate) fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let desired = self.lock();
+        let mut pods = desired.values().map(|desired| &desired.pod);
+        let found = pods.find(|pod| {
+            let pod = pod_ref(pod);
+            *pod.namespace == *namespace && *pod.name == *name
+        });
+        found.cloned()
     }
 
     /// The pod as its source last gave it, and its standing.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rubelet_config::Effective;
 use rubelet_server::{
-    Access, Authorization, BoundListener, HealthChecks, HealthzServer, KubeletServer,
+    Access, Authorization, BoundListener, DebugRoutes, HealthChecks, HealthzServer, KubeletServer,
     MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
 use rubelet_types::Clock;
@@ -89,7 +89,16 @@ pub(crate) async fn serve_api(
                 _ => Authorization::WebhookWithoutApiServer,
             },
         };
-        let server = KubeletServer::new(state.clone(), checks.clone(), access, tls);
+        let debug = if config.enable_debugging_handlers {
+            let logs = state.view.container_logs(effective, stop);
+            DebugRoutes::default()
+                .with_container_logs(Arc::new(logs))
+                .with_pod_explanations(Arc::new(state.view.pod_explainer()))
+        } else {
+            DebugRoutes::disabled()
+        };
+        let server =
+            KubeletServer::new(state.clone(), checks.clone(), access, tls).with_debug_routes(debug);
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {

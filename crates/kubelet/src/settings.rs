@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rubelet_config::{Effective, Gate, KubeletConfiguration};
+use rubelet_container_logs::RotationPolicy;
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
 use rubelet_event_recorder::EventRecorderSettings;
 use rubelet_image_manager::{
@@ -201,6 +202,21 @@ pub(crate) fn container_manager(
             .and_then(|percent| percent.trim_end_matches('%').parse().ok()),
         memory_throttling_factor: None,
         kubelet_cgroup: set(&config.kubelet_cgroups),
+    }
+}
+
+/// Values that are none were refused when the configuration was loaded.
+pub(crate) fn log_rotation(config: &KubeletConfiguration) -> RotationPolicy {
+    let count = |value: i32| usize::try_from(value).unwrap_or(0);
+    let max_size = config.container_log_max_size.parse::<Quantity>();
+    RotationPolicy {
+        max_size: max_size
+            .ok()
+            .and_then(|size| u64::try_from(size.value()).ok())
+            .unwrap_or(u64::MAX),
+        max_files: count(config.container_log_max_files),
+        workers: count(config.container_log_max_workers),
+        interval: config.container_log_monitor_interval.as_duration(),
     }
 }
 

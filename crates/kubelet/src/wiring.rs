@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_config::{Effective, Gate, read_credential_providers};
 use rubelet_container_http::ContainerClient;
+use rubelet_container_logs::{LogReader, LogRotation};
 use rubelet_container_manager::{CgroupDriver, ContainerManager};
 use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_event_recorder::EventSender;
@@ -37,6 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, ClusterLoops, ClusterParts, ClusterSettings};
+use crate::container_logs::{KubeletLogs, running_containers};
 use crate::executor::{Executor, RuntimeExec};
 use crate::node::{HostIps, Node};
 use crate::pod_admission::{NoNodeObject, PodAdmission};
@@ -45,6 +48,7 @@ use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::settings;
 use crate::sync_handler::KubeletHandler;
 use crate::version::KUBERNETES_MINOR;
+use crate::why::PodExplainer;
 
 /// Capacity of the channels into the sync loop.
 const EVENT_CAPACITY: usize = 1000;
@@ -157,6 +161,7 @@ pub struct Kubelet {
     changes: mpsc::Receiver<PodChange>,
     cluster: Option<Cluster>,
     status_changes: StatusChanges,
+    log_rotation: LogRotation<CriClient>,
 }
 
 /// The senders' side of the sync loop's inputs.
@@ -179,9 +184,37 @@ pub struct KubeletView {
     sync_loop: SyncLoopHealth,
     cri: CriClient,
     node: Option<NodeHandle>,
+    logs: LogReader<CriClient>,
+    executor: Arc<Executor>,
 }
 
 impl KubeletView {
+    /// Who can say why a pod is not running.
+    pub(crate) fn pod_explainer(&self) -> PodExplainer {
+        PodExplainer {
+            executor: self.executor.clone(),
+            workers: self.workers.clone(),
+            desired: self.desired.clone(),
+            pleg: self.pleg.clone(),
+        }
+    }
+
+    /// The logs of its containers; `stop` breaks them off.
+    pub(crate) fn container_logs(
+        &self,
+        effective: &Effective,
+        stop: &CancellationToken,
+    ) -> KubeletLogs {
+        KubeletLogs {
+            desired: self.desired.clone(),
+            statuses: self.statuses.clone(),
+            reader: self.logs.clone(),
+            clock: self.executor.clock.clone(),
+            split_streams: effective.gates.enabled(Gate::PodLogsQuerySplitStreams),
+            stop: stop.clone(),
+        }
+    }
+
     /// The Node at the API server; none for a kubelet that is alone.
     pub(crate) fn node(&self) -> Option<NodeHandle> {
         self.node.clone()
@@ -234,6 +267,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         parts.started,
     );
     let desired = Arc::new(DesiredPods::default());
+    let pod_logs = paths.pod_logs().to_owned();
     let mirrors = Arc::new(MirrorPods::default());
     let cluster = parts.cluster.map(|cluster| {
         let shared = ClusterSettings {
@@ -300,6 +334,10 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         clock: clock.clone(),
         memory: std::sync::Mutex::default(),
     });
+    let logs = LogReader::new(pod_logs.clone(), cri.clone());
+    let policy = settings::log_rotation(config);
+    let zone = TimeZone::system();
+    let log_rotation = LogRotation::new(pod_logs, cri.clone(), policy, clock.clone(), zone);
     let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
@@ -312,7 +350,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         config.allowed_unsafe_sysctls.clone(),
     ));
     let handler = Arc::new(KubeletHandler {
-        executor,
+        executor: executor.clone(),
         workers: workers.clone(),
         desired: desired.clone(),
         mirrors,
@@ -342,6 +380,8 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             sync_loop: sync_loop.health(),
             cri,
             node: cluster.as_ref().map(Cluster::node),
+            logs,
+            executor,
         },
         handler,
         pleg,
@@ -354,6 +394,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         changes,
         cluster,
         status_changes,
+        log_rotation,
     }
 }
 
@@ -466,6 +507,10 @@ impl Kubelet {
             images.reconcile_records().await;
             stopped.cancelled().await;
         }));
+        let (pleg, paths, rotation) = (view.pleg, executor.paths.clone(), self.log_rotation);
+        let rotate_logs =
+            async move { rotation.run(|| running_containers(&pleg.pods(), &paths)).await };
+        loops.spawn(until(stop.clone(), rotate_logs));
         loops.spawn(self.sync_loop.run(stop.clone()));
         loops.spawn(self.pod_config.run(stop.clone()));
         executor.events.normal(EventObject::Node, "Starting", "Starting kubelet.");

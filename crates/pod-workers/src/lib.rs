@@ -20,4 +20,4 @@ mod registry;
 mod worker;
 
 pub use port::{ActionOrder, PodPort, PodReport};
-pub use registry::{PodWorkers, RecordedDecision, WorkerSummary};
+pub use registry::{PodWorkers, RecordedDecision, RunningAction, WorkerActivity, WorkerSummary};

@@ -40,6 +40,24 @@ pub struct WorkerSummary {
     pub is_orphan: bool,
 }
 
+/// An action that a worker has begun and that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunningAction {
+    /// What it is.
+    pub action: String,
+    /// When it was begun.
+    pub since: Timestamp,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerActivity {
+    /// The actions in flight, the oldest first.
+    pub actions: Vec<RunningAction>,
+    /// When it decides anew, if nothing happens before.
+    pub wakes_at: Option<Timestamp>,
+}
+
 #[derive(Debug)]
 struct Entry {
     mailbox: Arc<Mailbox>,
@@ -241,6 +259,13 @@ impl<P: PodPort> PodWorkers<P> {
         })
     }
 
+    /// What the worker of a pod is doing; none if nobody works on it.
+    pub fn activity(&self, uid: &PodUid) -> Option<WorkerActivity> {
+        let registry = self.registry();
+        let published = &registry.entries.get(uid)?.published;
+        Some(published.lock().unwrap_or_else(PoisonError::into_inner).activity.clone())
+    }
+
     /// Ends all workers and leaves the pods as they are. Nothing more is begun, and whatever is under
     /// way is given up, but for calls that create a sandbox or start a container: these come to their
     /// end. Returns when no worker is left.
@@ -274,6 +299,7 @@ impl<P: PodPort> PodWorkers<P> {
                 is_orphan,
             },
             decisions: VecDeque::new(),
+            activity: WorkerActivity::default(),
         }));
         let (told_terminated, terminated) = watch::channel(false);
         let worker = Worker::new(

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::{Mailbox, Outcome};
 use crate::port::{ActionOrder, PodPort, PodReport};
-use crate::registry::{RecordedDecision, WorkerSummary};
+use crate::registry::{RecordedDecision, RunningAction, WorkerActivity, WorkerSummary};
 
 /// Decisions kept of each pod, for whoever asks why.
 const DECISIONS_KEPT: usize = 16;
@@ -35,6 +35,14 @@ const CLOCK_STEP: SignedDuration = SignedDuration::from_secs(1);
 pub(crate) struct Published {
     pub(crate) summary: WorkerSummary,
     pub(crate) decisions: VecDeque<RecordedDecision>,
+    pub(crate) activity: WorkerActivity,
+}
+
+/// An action in flight.
+struct InFlight {
+    generation: u64,
+    cancel: CancellationToken,
+    since: Timestamp,
 }
 
 pub(crate) struct Worker<P> {
@@ -45,8 +53,7 @@ pub(crate) struct Worker<P> {
     mailbox: Arc<Mailbox>,
     published: Arc<Mutex<Published>>,
     terminated: watch::Sender<bool>,
-    /// The actions in flight: their generation and how to cancel them.
-    running: HashMap<ActionKey, (u64, CancellationToken)>,
+    running: HashMap<ActionKey, InFlight>,
     generations: u64,
     /// The tasks of starts. A runtime gives a start up that nobody waits for any more.
     starts: JoinSet<()>,
@@ -119,6 +126,7 @@ impl<P: PodPort> Worker<P> {
             self.notice_clock_set();
             self.take_in(delivery);
             let wake_at = self.step();
+            self.publish_activity(wake_at);
             if self.state.stage().rank() >= 3 {
                 self.terminated.send_replace(true);
             }
@@ -136,8 +144,8 @@ impl<P: PodPort> Worker<P> {
     /// Ends what is under way, and waits for what would be lost by that: a container that is just
     /// being started would have to be started again, or, if its policy is never to restart, fail.
     async fn finish_starts(&mut self) {
-        for (_, token) in self.running.values() {
-            token.cancel();
+        for action in self.running.values() {
+            action.cancel.cancel();
         }
         self.tasks.abort_all();
         while self.starts.join_next().await.is_some() {}
@@ -179,7 +187,7 @@ impl<P: PodPort> Worker<P> {
             self.state.apply(event, now);
         }
         for Outcome { key, generation, outcome, at } in delivery.outcomes {
-            if self.running.get(&key).is_some_and(|(current, _)| *current == generation) {
+            if self.running.get(&key).is_some_and(|running| running.generation == generation) {
                 self.running.remove(&key);
                 if let ActionOutcome::Failed(failure) = &outcome {
                     tracing::info!(pod = %self.state.pod_ref(), action = ?key, reason = failure.reason,
@@ -257,7 +265,7 @@ impl<P: PodPort> Worker<P> {
     }
 
     fn cancel(&mut self, key: &ActionKey, now: Timestamp) {
-        if let Some((_, token)) = self.running.get(key) {
+        if let Some(InFlight { cancel: token, .. }) = self.running.get(key) {
             tracing::debug!(pod = %self.state.pod_ref(), action = ?key, "Cancelling action");
             token.cancel();
             self.state.apply(PodEvent::ActionCancelled(key.clone()), now);
@@ -269,7 +277,8 @@ impl<P: PodPort> Worker<P> {
         self.generations += 1;
         let generation = self.generations;
         let token = CancellationToken::new();
-        self.running.insert(key.clone(), (generation, token.clone()));
+        let in_flight = InFlight { generation, cancel: token.clone(), since: now };
+        self.running.insert(key.clone(), in_flight);
         let snapshot = self.state.snapshot().cloned().unwrap_or_else(|| {
             PodSnapshot::empty(self.state.pod_ref().clone(), self.state.fresh_after())
         });
@@ -356,6 +365,20 @@ impl<P: PodPort> Worker<P> {
         self.told_waiting =
             decision.waiting.iter().map(|waiting| (waiting.name.clone(), waiting.until)).collect();
         self.told_problem.clone_from(&decision.problem);
+    }
+
+    fn publish_activity(&self, wakes_at: Option<Timestamp>) {
+        let mut actions: Vec<RunningAction> = self
+            .running
+            .iter()
+            .map(|(key, running)| RunningAction {
+                action: format!("{key:?}"),
+                since: running.since,
+            })
+            .collect();
+        actions.sort_by(|a, b| (a.since, &a.action).cmp(&(b.since, &b.action)));
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.activity = WorkerActivity { actions, wakes_at };
     }
 
     fn record(&self, decision: &Decision, now: Timestamp) {

@@ -208,8 +208,15 @@ async fn whoever_waits_for_the_end_of_a_pod_is_told_when_nothing_of_it_can_run()
     sleep(Duration::from_secs(60)).await;
     assert!(!waits.is_finished());
 
+    assert!(workers.activity(&uid).unwrap().actions.is_empty());
+
     workers.stop(&uid, preempting(), None);
     let stopped_at = Instant::now();
+    sleep(Duration::from_secs(3)).await;
+    let activity = workers.activity(&uid).unwrap();
+    let [action] = &*activity.actions else { panic!("{activity:?}") };
+    assert!(action.action.starts_with("Stop"), "{action:?}");
+    assert!(runtime.clock.now().duration_since(action.since).as_secs() >= 2, "{action:?}");
     assert!(waits.await.unwrap());
     assert!(stopped_at.elapsed() >= Duration::from_secs(7));
     assert!(!runtime.snapshot.lock().unwrap().any_may_run());
@@ -224,6 +231,7 @@ async fn whoever_waits_for_the_end_of_a_pod_is_told_when_nothing_of_it_can_run()
         ]
     );
     assert!(workers.terminated(&uid).await, "it is over already");
+    assert_eq!(workers.activity(&PodUid::new("unknown")), None);
 }
 
 #[tokio::test(start_paused = true)]

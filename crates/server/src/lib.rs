@@ -15,7 +15,10 @@
 
 mod access;
 mod connections;
+mod container_logs;
+mod debug;
 mod health;
+mod pod_explanations;
 mod routes;
 mod self_signed;
 mod servers;
@@ -24,7 +27,12 @@ mod tls;
 
 pub use access::{Access, Authorization, User};
 pub use connections::{BindError, BoundListener};
+pub use container_logs::{
+    ContainerLogs, ContainerLogsError, LogBytes, LogStream, LogTarget, LogsSince, PodLogOptions,
+};
+pub use debug::DebugRoutes;
 pub use health::HealthChecks;
+pub use pod_explanations::{PodExplanation, PodExplanations};
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
 pub use state::{KubeletState, StateError};

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use crate::access::{Access, Refusal, User};
+use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
 use crate::state::KubeletState;
 
@@ -34,6 +35,7 @@ pub(crate) fn kubelet_routes<S: KubeletState>(
     state: Arc<S>,
     checks: &HealthChecks,
     access: Access,
+    debug: DebugRoutes,
 ) -> Router {
     Router::new()
         .route("/pods", get(pods::<S>))
@@ -45,6 +47,7 @@ pub(crate) fn kubelet_routes<S: KubeletState>(
         .merge(checks.routes())
         .fallback(not_found)
         .with_state(state)
+        .merge(debug.0)
         .layer(from_fn(move |Extension(peer): Extension<Peer>, request: Request, next: Next| {
             admit(access, peer, request, next)
         }))
@@ -164,8 +167,9 @@ mod tests {
     async fn the_log_level_is_set_by_a_number_in_the_body() {
         let log = Arc::new(Log::default());
         let access = Access { anonymous: true, authorization: Authorization::AlwaysAllow };
-        let routes = kubelet_routes(log.clone(), &HealthChecks::ping(), access)
-            .layer(Extension(Peer::default()));
+        let routes =
+            kubelet_routes(log.clone(), &HealthChecks::ping(), access, DebugRoutes::default())
+                .layer(Extension(Peer::default()));
         let put = async |body: &'static str| {
             let request = Request::put("/debug/flags/v").body(Body::from(body)).unwrap();
             let response = routes.clone().oneshot(request).await.unwrap();

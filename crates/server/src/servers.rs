@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::connections::BoundListener;
+use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
 use crate::routes::{healthz_routes, kubelet_routes, read_only_routes};
 use crate::state::KubeletState;
@@ -58,18 +59,25 @@ pub struct KubeletServer<S> {
     checks: HealthChecks,
     access: Access,
     tls: ServingTls,
+    debug: DebugRoutes,
 }
 
 impl<S: KubeletState> KubeletServer<S> {
     /// A server of what `state` knows, for those whom `access` lets in.
     pub fn new(state: Arc<S>, checks: HealthChecks, access: Access, tls: ServingTls) -> Self {
-        Self { state, checks, access, tls }
+        Self { state, checks, access, tls, debug: DebugRoutes::default() }
+    }
+
+    /// The same with endpoints for debugging.
+    #[must_use]
+    pub fn with_debug_routes(self, debug: DebugRoutes) -> Self {
+        Self { debug, ..self }
     }
 
     /// Serves until `stop`. Certificates that are replaced on disk are taken into use within a
     /// minute.
     pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
-        let routes = kubelet_routes(self.state, &self.checks, self.access);
+        let routes = kubelet_routes(self.state, &self.checks, self.access, self.debug);
         let tls = Arc::new(self.tls);
         tokio::join!(
             listener.serve(routes, Some(tls.clone()), &stop),

@@ -126,6 +126,13 @@ impl StatusManager {
         self.shared.store(pod, true, |previous| finished_status(pod, previous, gates, now))
     }
 
+    /// Whether the sink has taken the status that `uid` has now; none without a sink, or a status.
+    pub fn reached_sink(&self, uid: &PodUid) -> Option<bool> {
+        let state = self.shared.state();
+        let entry = state.entries.get(uid).filter(|_| state.listening)?;
+        Some(entry.written >= entry.current.version)
+    }
+
     /// Tells the sink again, changed or not: the object it writes to has changed.
     pub fn resend(&self, uid: &PodUid) {
         let mut state = self.shared.state();

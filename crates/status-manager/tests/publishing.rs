@@ -146,6 +146,8 @@ async fn a_slow_write_delays_nobody_else_and_meets_the_newest_status_next() {
     let manager = start(&server);
     manager.set_status(&pod("slow"), status("0"));
     until(|| server.with(|objects| objects.under_way.contains("slow"))).await;
+    let slow = PodUid::new("slow");
+    assert_eq!(manager.reached_sink(&slow), Some(false));
     for reason in ["1", "2", "3"] {
         manager.set_status(&pod("slow"), status(reason));
     }
@@ -155,6 +157,8 @@ async fn a_slow_write_delays_nobody_else_and_meets_the_newest_status_next() {
     server.gate.add_permits(2);
     until(|| server.reason("slow").as_deref() == Some("3")).await;
     assert_eq!(server.with(|objects| objects.writes), 3, "versions in between were written");
+    until(|| manager.reached_sink(&slow) == Some(true)).await;
+    assert_eq!(manager.reached_sink(&PodUid::new("unknown")), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@ mod content;
 mod contents;
 mod empty_dir;
 mod error;
+mod failures;
 mod host_mounts;
 mod host_path;
 mod manager;
@@ -32,6 +33,7 @@ pub use error::{
     EnsureVolumesError, PrepareSubPathError, ReleaseVolumesError, SetUpError, TearDownError,
     VolumeFailure,
 };
+pub use failures::LastFailure;
 pub use host_mounts::HostMounts;
 pub use manager::{MountedVolume, PodVolumes, VolumeManager, VolumeManagerConfig};
 pub use observe::ObserveError;

@@ -8,6 +8,8 @@ use rubelet_volume_plan::{VOLUME_RETRY_INITIAL, compute_next_retry_delay};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
+use crate::failures::LastFailure;
+
 /// What is remembered between calls. All of it may be lost: then a hostPath is checked once more,
 /// and a failing volume is tried once more than it had to be.
 #[derive(Debug, Default)]
@@ -144,6 +146,18 @@ impl Memory {
                     awaits_object: failure.awaits_object,
                 };
                 (volume.clone(), failure)
+            })
+            .collect()
+    }
+
+    /// The volumes whose last set-up failed, whether or not they may be tried again.
+    pub(crate) fn failures(&self, pod: &PodUid, now: Instant) -> BTreeMap<String, LastFailure> {
+        let pods = self.lock();
+        let failures = pods.get(pod).map(|pod| &pod.failures).into_iter().flatten();
+        failures
+            .map(|(volume, failure)| {
+                let retry_in = failure.until.saturating_duration_since(now);
+                (volume.clone(), LastFailure { message: failure.message.clone(), retry_in })
             })
             .collect()
     }

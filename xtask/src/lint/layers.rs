@@ -68,6 +68,7 @@ const PLACES: &[(Layer, &[&str])] = &[
         Layer::Manager,
         &[
             "rubelet-certificate-manager",
+            "rubelet-container-logs",
             "rubelet-container-manager",
             "rubelet-event-recorder",
             "rubelet-eviction-manager",

@@ -176,7 +176,7 @@ impl Directory {
         Ok(fd)
     }
 
-    fn os_error(&self, path: &Path, errno: Errno) -> PathError {
+    pub(super) fn os_error(&self, path: &Path, errno: Errno) -> PathError {
         let (root, path) = (self.path.clone(), path.to_owned());
         match errno {
             Errno::LOOP | Errno::XDEV => PathError::Link { root, path },

@@ -1,6 +1,7 @@
 //! Paths beneath a directory handle, which nobody can lead elsewhere by exchanging links.
 
 mod directory;
+mod entries;
 mod remove_tree;
 mod sub_path;
 mod walk;

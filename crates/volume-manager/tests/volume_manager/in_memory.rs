@@ -89,6 +89,11 @@ async fn a_failing_volume_is_tried_with_growing_delays() {
         assert_eq!(node.take_events(), [format!("pod-u1 Warning FailedMount {event}")]);
         assert_eq!(mounts.mount_attempts(), attempt + 1);
 
+        let failures = node.manager.failures(&reference.uid);
+        assert_eq!(failures.keys().collect::<Vec<_>>(), ["m"]);
+        assert!(failures["m"].message.contains("out of memory"), "{failures:?}");
+        assert_eq!(failures["m"].retry_in.as_millis(), delay);
+
         let too_early = node.manager.ensure_pod_volumes(&pod).await.unwrap_err();
         assert_eq!(too_early.failures.keys().collect::<Vec<_>>(), ["m"]);
         assert!(retry_after(&too_early) <= delay);
@@ -99,6 +104,7 @@ async fn a_failing_volume_is_tried_with_growing_delays() {
     node.manager.ensure_pod_volumes(&pod).await.unwrap();
     node.manager.ensure_pod_volumes(&pod).await.unwrap();
     assert_eq!(mounts.mount_attempts(), 4);
+    assert!(node.manager.failures(&reference.uid).is_empty());
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! `cargo xtask setup cluster built` has been run and the kubelet has been built.
 
 mod images;
+mod logs;
 mod node;
 mod outage;
 mod pods;
@@ -12,6 +13,7 @@ mod restart;
 mod stage;
 mod static_pods;
 mod volumes;
+mod why;
 mod workloads;
 
 use std::net::SocketAddr;
@@ -73,6 +75,8 @@ fn main() -> ExitCode {
     let sets = [
         node::TRIALS,
         pods::TRIALS,
+        logs::TRIALS,
+        why::TRIALS,
         workloads::TRIALS,
         static_pods::TRIALS,
         rejected::TRIALS,

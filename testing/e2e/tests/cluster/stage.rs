@@ -81,6 +81,7 @@ impl Stage {
             ];
             let config = json!({
                 "rotateCertificates": false,
+                "authorization": { "mode": "AlwaysAllow" },
                 "nodeLeaseDurationSeconds": 8,
                 "kubeReserved": { "cpu": "100m", "memory": "64Mi" },
                 "crashLoopBackOff": { "maxContainerRestartPeriod": "1s" },

@@ -6,6 +6,7 @@ mod environment;
 mod facts;
 mod images;
 mod lifecycle;
+mod logs;
 mod network;
 mod probes;
 mod resources;
@@ -17,6 +18,7 @@ mod soak;
 mod sources;
 mod start;
 mod volumes;
+mod why;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         sources::SCENARIOS,
         soak::SCENARIOS,
         server::SCENARIOS,
+        logs::SCENARIOS,
+        why::SCENARIOS,
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,

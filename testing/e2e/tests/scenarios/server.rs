@@ -81,7 +81,7 @@ struct Authority {
 }
 
 /// Somebody with a certificate.
-struct Client {
+pub(crate) struct Client {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
 }
@@ -106,7 +106,7 @@ impl Authority {
 }
 
 /// `GET path` on 10250: the status and the body.
-fn get(
+pub(crate) fn get(
     kubelet: &KubeletProcess,
     client: Option<&Client>,
     path: &str,
