@@ -10,8 +10,10 @@
 //!
 //! Not here: decisions (the brain crates), and what one manager does by itself.
 
+mod access;
 mod admission;
 mod cluster;
+mod containers;
 mod credentials;
 mod executor;
 mod logging;

@@ -61,6 +61,17 @@ impl DesiredPods {
         references.find(|pod| pod.full_name() == *name).map(|pod| pod.uid)
     }
 
+    /// The pod of that name; of several (one of them is on its way out), the newest.
+    pub(crate) fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let desired = self.lock();
+        let named = desired.values().map(|desired| &desired.pod).filter(|pod| {
+            let metadata = &pod.metadata;
+            metadata.name.as_deref() == Some(name)
+                && metadata.namespace.as_deref() == Some(namespace)
+        });
+        named.max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0)).cloned()
+    }
+
     pub(crate) fn contains(&self, uid: &PodUid) -> bool {
         self.lock().contains_key(uid)
     }

@@ -1,6 +1,7 @@
 //! What the HTTP servers show.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,8 +17,9 @@ use crate::wiring::KubeletView;
 pub(crate) struct ServerState {
     pub(crate) view: KubeletView,
     pub(crate) configz: Value,
-    /// `None` where the log level may not be set at run time.
-    pub(crate) log: Option<LogHandle>,
+    pub(crate) log: LogHandle,
+    /// `streamingConnectionIdleTimeout`.
+    pub(crate) streaming_idle_timeout: Duration,
 }
 
 impl KubeletState for ServerState {
@@ -79,10 +81,8 @@ impl KubeletState for ServerState {
         self.configz.clone()
     }
 
-    fn set_log_verbosity(&self, verbosity: u32) -> bool {
-        let Some(log) = &self.log else { return false };
-        tracing::info!(from = log.verbosity(), to = verbosity, "Log verbosity changes");
-        log.set_verbosity(verbosity);
-        true
+    fn set_log_verbosity(&self, verbosity: u32) {
+        tracing::info!(from = self.log.verbosity(), to = verbosity, "Log verbosity changes");
+        self.log.set_verbosity(verbosity);
     }
 }

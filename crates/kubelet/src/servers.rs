@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rubelet_config::Effective;
+use rubelet_apiserver::ApiServer;
+use rubelet_config::{Effective, KubeletConfiguration};
 use rubelet_server::{
-    Access, Authorization, BoundListener, HealthChecks, HealthzServer, KubeletServer,
-    MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
+    Access, BoundListener, Endpoints, HealthChecks, HealthzServer, KubeletServer, MinTlsVersion,
+    ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
 use rubelet_types::Clock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::{ApiServerReviews, access_settings};
 use crate::credentials::SignedServing;
 use crate::node::Node;
 use crate::server_state::ServerState;
@@ -41,6 +43,24 @@ pub(crate) async fn serve_healthz(
     Ok(())
 }
 
+/// Who may use the API.
+pub(crate) fn access(
+    effective: &Effective,
+    node: &Node,
+    api: Option<ApiServer>,
+) -> anyhow::Result<Access> {
+    let reviews = api.map(|api| Arc::new(ApiServerReviews(api)) as _);
+    Ok(Access::new(access_settings(effective), &node.name, reviews)?)
+}
+
+fn endpoints(config: &KubeletConfiguration) -> Endpoints {
+    Endpoints {
+        debugging: config.enable_debugging_handlers,
+        profiling: config.enable_profiling_handler,
+        debug_flags: config.enable_debug_flags_handler,
+    }
+}
+
 /// Opens the API's ports. `signed` is the certificate to show there, if the cluster signs it.
 #[allow(clippy::too_many_arguments)] // Each is a part of the start, and there is one caller.
 pub(crate) async fn serve_api(
@@ -51,6 +71,7 @@ pub(crate) async fn serve_api(
     tasks: &TaskTracker,
     state: Arc<ServerState>,
     checks: HealthChecks,
+    access: Access,
     signed: Option<SignedServing>,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
@@ -82,14 +103,8 @@ pub(crate) async fn serve_api(
         if let Some(signed) = signed {
             tasks.spawn(signed.keep(tls.reload_handle(), stop.clone()));
         }
-        let access = Access {
-            anonymous: config.authentication.anonymous.enabled,
-            authorization: match config.authorization.mode.as_str() {
-                "AlwaysAllow" => Authorization::AlwaysAllow,
-                _ => Authorization::WebhookWithoutApiServer,
-            },
-        };
-        let server = KubeletServer::new(state.clone(), checks.clone(), access, tls);
+        let server =
+            KubeletServer::new(state.clone(), checks.clone(), access, endpoints(config), tls);
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::access_settings;
 use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
 use crate::logging::{self, LogHandle};
@@ -139,6 +140,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let _lock = take_lock_file(effective, stop).await?;
     exit_on_lock_contention(effective, stop, tasks)?;
+    access_settings(effective).check(effective.options.kubeconfig.is_some())?;
     let started = Instant::now();
     let node = Node::detect(&effective.options)?;
     let paths = settings::node_paths(effective);
@@ -212,16 +214,28 @@ async fn serve(
     let state = Arc::new(ServerState {
         view: view.clone(),
         configz: config.configz(),
-        log: (config.enable_debugging_handlers && config.enable_debug_flags_handler).then_some(log),
+        log,
+        streaming_idle_timeout: config.streaming_connection_idle_timeout.as_duration(),
     });
+    let access = servers::access(effective, &node, api.clone())?;
     let signed = match (api, view.node()) {
         (Some(api), Some(handle)) if config.server_tls_bootstrap => {
             Some(SignedServing::open(effective, &node.name, clock, (api, handle)).await?)
         }
         _ => None,
     };
-    servers::serve_api(effective, &node, clock, stop, tasks, state, health.checks(), signed)
-        .await?;
+    servers::serve_api(
+        effective,
+        &node,
+        clock,
+        stop,
+        tasks,
+        state,
+        health.checks(),
+        access,
+        signed,
+    )
+    .await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
     let live = kubelet.run(stop.clone());
     match certificate_kept {

@@ -7,7 +7,8 @@ use crate::access::Access;
 use crate::connections::BoundListener;
 use crate::health::HealthChecks;
 use crate::routes::{healthz_routes, kubelet_routes, read_only_routes};
-use crate::state::KubeletState;
+use crate::state::{Endpoints, KubeletState};
+use crate::streaming::ContainerAccess;
 use crate::tls::ServingTls;
 
 /// `healthzBindAddress:healthzPort`: plain HTTP, `/healthz` and its checks, nothing else.
@@ -52,24 +53,31 @@ impl<S> fmt::Debug for ReadOnlyServer<S> {
     }
 }
 
-/// `address:port`: TLS, HTTP/1.1 and HTTP/2; `/pods`, `/runningpods/`, `/configz`, `/healthz`.
+/// `address:port`: TLS, HTTP/1.1 and HTTP/2; the whole API.
 pub struct KubeletServer<S> {
     state: Arc<S>,
     checks: HealthChecks,
-    access: Access,
+    access: Arc<Access>,
+    endpoints: Endpoints,
     tls: ServingTls,
 }
 
-impl<S: KubeletState> KubeletServer<S> {
+impl<S: KubeletState + ContainerAccess> KubeletServer<S> {
     /// A server of what `state` knows, for those whom `access` lets in.
-    pub fn new(state: Arc<S>, checks: HealthChecks, access: Access, tls: ServingTls) -> Self {
-        Self { state, checks, access, tls }
+    pub fn new(
+        state: Arc<S>,
+        checks: HealthChecks,
+        access: Access,
+        endpoints: Endpoints,
+        tls: ServingTls,
+    ) -> Self {
+        Self { state, checks, access: Arc::new(access), endpoints, tls }
     }
 
     /// Serves until `stop`. Certificates that are replaced on disk are taken into use within a
     /// minute.
     pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
-        let routes = kubelet_routes(self.state, &self.checks, self.access);
+        let routes = kubelet_routes(self.state, &self.checks, self.access, self.endpoints);
         let tls = Arc::new(self.tls);
         tokio::join!(
             listener.serve(routes, Some(tls.clone()), &stop),
@@ -83,6 +91,7 @@ impl<S> fmt::Debug for KubeletServer<S> {
         f.debug_struct("KubeletServer")
             .field("checks", &self.checks)
             .field("access", &self.access)
+            .field("endpoints", &self.endpoints)
             .finish_non_exhaustive()
     }
 }

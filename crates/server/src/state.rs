@@ -16,6 +16,18 @@ impl StateError {
     }
 }
 
+/// Which parts of the API on 10250 are served, as configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// `enableDebuggingHandlers`: everything but `/healthz`, `/pods`, statistics and metrics. Those
+    /// below count only with it.
+    pub debugging: bool,
+    /// `enableProfilingHandler`.
+    pub profiling: bool,
+    /// `enableDebugFlagsHandler`.
+    pub debug_flags: bool,
+}
+
 /// What the servers need to know of the kubelet.
 pub trait KubeletState: Send + Sync + 'static {
     /// All pods the kubelet is to run, static ones included, each with its present status.
@@ -29,7 +41,6 @@ pub trait KubeletState: Send + Sync + 'static {
     /// key `kubeletconfig`.
     fn configz(&self) -> Value;
 
-    /// Sets the log level, as `-v` does. False if that may not be done at run time
-    /// (`enableDebuggingHandlers`, `enableDebugFlagsHandler`).
-    fn set_log_verbosity(&self, verbosity: u32) -> bool;
+    /// Sets the log level, as `-v` does.
+    fn set_log_verbosity(&self, verbosity: u32);
 }
