@@ -24,6 +24,9 @@ const GOAWAY: u16 = 7;
 /// A header of zlib without a dictionary, which comes once in a connection.
 const ZLIB_HEADER: [u8; 2] = [0x78, 0x01];
 
+/// An empty block, which makes the peer look at what came before it.
+const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+
 /// Data of one frame; the format has room for 16 MiB.
 const MAX_DATA: usize = 1 << 20;
 
@@ -78,6 +81,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         payload.extend(length.to_le_bytes());
         payload.extend((!length).to_le_bytes());
         payload.extend(pairs);
+        payload.extend(FLUSH);
         self.streams += 1;
         self.control(SYN_STREAM, &payload).await?;
         Ok(stream)
@@ -214,12 +218,14 @@ mod tests {
         writer.data(stdin, b"hi").await.unwrap();
         writer.finish(stdin).await.unwrap();
         assert_eq!((error, stdin), (StreamId(1), StreamId(3)));
-        let pairs = |value: &[u8]| [b"\0\0\0\x01\0\0\0\x0astreamtype\0\0\0\x05", value].concat();
+        let pairs = |value: &[u8]| {
+            [&b"\0\0\0\x01\0\0\0\x0astreamtype\0\0\0\x05"[..], value, b"\0\0\0\xff\xff"].concat()
+        };
         let expected = [
-            // 4 + 6 of the stream, 2 of zlib, 5 of the block, 27 of the pairs.
-            &b"\x80\x03\0\x01\0\0\0\x2c\0\0\0\x01\0\0\0\0\0\0\x78\x01\0\x1b\0\xe4\xff"[..],
+            // 4 + 6 of the stream, 2 of zlib, 5 of the block, 27 of the pairs, 5 of the flush.
+            &b"\x80\x03\0\x01\0\0\0\x31\0\0\0\x01\0\0\0\0\0\0\x78\x01\0\x1b\0\xe4\xff"[..],
             &pairs(b"error"),
-            b"\x80\x03\0\x01\0\0\0\x2a\0\0\0\x03\0\0\0\0\0\0\0\x1b\0\xe4\xff",
+            b"\x80\x03\0\x01\0\0\0\x2f\0\0\0\x03\0\0\0\0\0\0\0\x1b\0\xe4\xff",
             &pairs(b"stdin"),
             b"\0\0\0\x03\0\0\0\x02hi",
             b"\0\0\0\x03\x01\0\0\0",

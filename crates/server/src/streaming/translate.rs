@@ -107,7 +107,7 @@ async fn serve(caller: Upgraded, url: &str, streams: StreamOptions, activity: &A
         if let Some(status) = status {
             send(&mut sink, END, &status).await?;
         }
-        sink.close().await.map_err(io::Error::other)
+        sink.send(websocket::goodbye()).await.map_err(io::Error::other)
     };
     // Whoever does not read does not hold this up.
     let _ = timeout(GOODBYE, goodbye).await;

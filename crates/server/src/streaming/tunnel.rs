@@ -82,7 +82,7 @@ async fn carry(caller: OnUpgrade, runtime: OnUpgrade, activity: &Activity) -> io
         () = activity.until_idle() => Ok(()),
     };
     // Whoever does not read does not hold this up.
-    let _ = timeout(GOODBYE, sink.close()).await;
+    let _ = timeout(GOODBYE, sink.send(websocket::goodbye())).await;
     ended
 }
 

@@ -10,7 +10,9 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::relay::PIECE;
 use super::upgrade::is_upgrade;
@@ -130,6 +132,11 @@ pub(super) async fn open(connection: Upgraded) -> WebSocketStream<TokioIo<Upgrad
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE));
     WebSocketStream::from_raw_socket(TokioIo::new(connection), Role::Server, Some(config)).await
+}
+
+/// The last message of an orderly end. Without a reason Go's clients take it for a failure.
+pub(super) fn goodbye() -> Message {
+    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() }))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod rejected;
 mod restart;
 mod stage;
 mod static_pods;
+mod streaming;
 mod volumes;
 mod workloads;
 
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         rejected::TRIALS,
         restart::TRIALS,
         volumes::TRIALS,
+        streaming::TRIALS,
         outage::TRIALS,
         outage::ON_TWO_NODES,
         TRIALS,

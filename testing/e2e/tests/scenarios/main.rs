@@ -16,6 +16,7 @@ mod server;
 mod soak;
 mod sources;
 mod start;
+mod streaming;
 mod volumes;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         sources::SCENARIOS,
         soak::SCENARIOS,
         server::SCENARIOS,
+        streaming::SCENARIOS,
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,
