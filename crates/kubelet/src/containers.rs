@@ -90,6 +90,34 @@ impl ContainerAccess for ServerState {
         Ok([told.stdout, told.stderr].concat())
     }
 
+    async fn checkpoint(
+        &self,
+        target: &ContainerTarget,
+        timeout: Option<u32>,
+    ) -> Result<String, StreamingError> {
+        let pod = self.pod(&target.pod)?;
+        let ContainerTarget { pod: PodTarget { namespace, name, .. }, container } = target;
+        if has_terminal(&pod, container).is_none() {
+            let text = format!("container {container} does not exist");
+            return Err(StreamingError::NotFound(text));
+        }
+        let failed = |why: String| {
+            StreamingError::Failed(format!(
+                "checkpointing of {namespace}/{name}/{container} failed ({why})"
+            ))
+        };
+        let running = self.running_container(&pod, target).await;
+        let running = running.map_err(|error| failed(error.to_string()))?;
+        let id = running.ok_or_else(|| failed(format!("container {container} not found")))?;
+        let now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ");
+        let file = format!("checkpoint-{name}_{namespace}-{container}-{now}.tar");
+        let archive = self.checkpoints.join(file).display().to_string();
+        let timeout = Duration::from_secs(timeout.unwrap_or_default().into());
+        let saved = self.view.cri().checkpoint_container(&id, &archive, timeout).await;
+        saved.map_err(|error| failed(error.to_string()))?;
+        Ok(archive)
+    }
+
     fn idle_timeout(&self) -> Duration {
         self.streaming_idle_timeout
     }

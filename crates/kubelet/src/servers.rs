@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rubelet_apiserver::ApiServer;
-use rubelet_config::{Effective, KubeletConfiguration};
+use rubelet_config::{Effective, Gate};
 use rubelet_server::{
     Access, BoundListener, Endpoints, HealthChecks, HealthzServer, KubeletServer, MinTlsVersion,
     ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
@@ -53,11 +53,14 @@ pub(crate) fn access(
     Ok(Access::new(access_settings(effective), &node.name, reviews)?)
 }
 
-fn endpoints(config: &KubeletConfiguration) -> Endpoints {
+fn endpoints(effective: &Effective) -> Endpoints {
+    let config = &effective.config;
     Endpoints {
         debugging: config.enable_debugging_handlers,
         profiling: config.enable_profiling_handler,
         debug_flags: config.enable_debug_flags_handler,
+        system_logs: config.enable_system_log_handler,
+        checkpoints: effective.gates.enabled(Gate::ContainerCheckpoint),
     }
 }
 
@@ -104,7 +107,7 @@ pub(crate) async fn serve_api(
             tasks.spawn(signed.keep(tls.reload_handle(), stop.clone()));
         }
         let server =
-            KubeletServer::new(state.clone(), checks.clone(), access, endpoints(config), tls);
+            KubeletServer::new(state.clone(), checks.clone(), access, endpoints(effective), tls);
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {

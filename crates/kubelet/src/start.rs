@@ -36,6 +36,8 @@ use crate::settings;
 use crate::version::KUBERNETES_VERSION;
 use crate::wiring::{KubeletView, Parts, assemble, pod_sources, start_container_manager};
 
+/// The directory of archives of containers, beneath the root directory.
+const CHECKPOINTS: &str = "checkpoints";
 /// The runtime is asked again after this while it does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 /// `RuntimeConfig` is asked this often before configuration counts.
@@ -141,7 +143,7 @@ async fn serve(
     let _lock = take_lock_file(effective, stop).await?;
     exit_on_lock_contention(effective, stop, tasks)?;
     access_settings(effective).check(effective.options.kubeconfig.is_some())?;
-    let started = Instant::now();
+    let (started, began) = (Instant::now(), clock.now());
     let node = Node::detect(&effective.options)?;
     let paths = settings::node_paths(effective);
     make_directories(&paths)?;
@@ -193,6 +195,7 @@ async fn serve(
         events,
         host: Host::system(),
     });
+    let checkpoints = paths.root().join(CHECKPOINTS);
     let kubelet = assemble(Parts {
         effective,
         paths,
@@ -215,6 +218,14 @@ async fn serve(
         view: view.clone(),
         configz: config.configz(),
         log,
+        flags: effective
+            .given_flags
+            .iter()
+            .map(|flag| (flag.name.to_owned(), flag.value.clone()))
+            .collect(),
+        clock: clock.clone(),
+        started: began,
+        checkpoints,
         streaming_idle_timeout: config.streaming_connection_idle_timeout.as_duration(),
     });
     let access = servers::access(effective, &node, api.clone())?;
@@ -324,7 +335,7 @@ fn make_directories(paths: &NodePaths) -> anyhow::Result<()> {
         (root.join("plugins"), 0o750),
         (root.join("plugins_registry"), 0o750),
         (root.join("pod-resources"), 0o750),
-        (root.join("checkpoints"), 0o700),
+        (root.join(CHECKPOINTS), 0o700),
         (paths.container_logs().to_owned(), 0o755),
     ] {
         DirBuilder::new()

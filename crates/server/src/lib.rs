@@ -18,12 +18,14 @@ mod access;
 mod client_certificates;
 mod connections;
 mod health;
+mod node_logs;
 mod routes;
 mod self_signed;
 mod servers;
 mod state;
 mod streaming;
 mod tls;
+mod zpages;
 
 pub use access::{
     Access, AccessError, AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError,
@@ -36,3 +38,4 @@ pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
 pub use state::{Endpoints, KubeletState, StateError};
 pub use streaming::{ContainerAccess, ContainerTarget, PodTarget, StreamOptions, StreamingError};
 pub use tls::{MinTlsVersion, ServingTls, TlsError, TlsFiles, TlsOptions, TlsReload};
+pub use zpages::About;

@@ -1,12 +1,13 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{Extension, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post, put};
 use axum::{Json, Router};
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::access::{Access, Refusal, Subresources, User};
 use crate::health::HealthChecks;
 use crate::state::{Endpoints, KubeletState};
 use crate::streaming::{self, ContainerAccess, Sessions};
+use crate::{node_logs, zpages};
 
 /// Port 10248.
 pub(crate) fn healthz_routes(checks: &HealthChecks) -> Router {
@@ -39,13 +41,16 @@ const PROXY: Subresources = &["proxy"];
 struct Guarded<S> {
     router: Router<Arc<S>>,
     access: Arc<Access>,
+    /// The first parts of all paths, for people to see.
+    paths: BTreeSet<String>,
 }
 
 impl<S: Send + Sync + 'static> Guarded<S> {
     fn new(access: Arc<Access>) -> Self {
         let guard =
             from_fn_with_state(Guard { access: access.clone(), subresources: PROXY }, admit);
-        Self { router: Router::new().fallback(not_found.layer(guard)), access }
+        let router = Router::new().fallback(not_found.layer(guard));
+        Self { router, access, paths: BTreeSet::new() }
     }
 
     /// Adds a route under each of `paths`.
@@ -68,14 +73,17 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         let guard = Guard { access: self.access.clone(), subresources };
         let methods = methods.layer(from_fn_with_state(guard, admit));
         for path in paths {
+            let first = path.split('/').nth(1).unwrap_or_default();
+            self.paths.insert(format!("/{first}"));
             self.router = self.router.route(path, methods.clone());
         }
         self
     }
 
-    /// Adds the routes of a module of its own.
-    fn merge(mut self, subresources: Subresources, routes: Router<Arc<S>>) -> Self {
+    /// Adds the routes of a module of its own, all of which begin with `first`.
+    fn merge(mut self, first: &str, subresources: Subresources, routes: Router<Arc<S>>) -> Self {
         let guard = from_fn_with_state(Guard { access: self.access.clone(), subresources }, admit);
+        self.paths.insert(first.to_owned());
         self.router = self.router.merge(routes.layer(guard));
         self
     }
@@ -107,7 +115,7 @@ pub(crate) fn kubelet_routes<S: KubeletState + ContainerAccess>(
 ) -> Router {
     let routes = Guarded::new(access)
         .on(["/pods", "/pods/"], &["pods", "proxy"], get(pods::<S>))
-        .merge(&["healthz", "proxy"], checks.routes());
+        .merge("/healthz", &["healthz", "proxy"], checks.routes());
     let routes = if endpoints.debugging {
         debugging_routes(routes, endpoints)
     } else {
@@ -161,12 +169,44 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
         .on([&run, &run_uid], PROXY, post(streaming::run::<S>))
         .on(["/configz"], &["configz", "proxy"], get(configz::<S>))
         .on(["/runningpods", "/runningpods/"], &["pods", "proxy"], get(running_pods::<S>));
-    if endpoints.debug_flags {
+    let routes = if endpoints.system_logs {
+        let methods = get(node_log);
+        routes.on(["/logs", "/logs/", "/logs/{*path}"], &["log"], methods)
+    } else {
+        routes.beneath("/logs/", "logs endpoint is disabled.")
+    };
+    let routes = if endpoints.checkpoints {
+        let path = "/checkpoint/{namespace}/{pod}/{container}";
+        routes.on([path], &["checkpoint"], post(streaming::checkpoint::<S>))
+    } else {
+        routes
+    };
+    let routes = if endpoints.debug_flags {
         routes.on(["/debug/flags/v"], PROXY, put(log_verbosity::<S>))
     } else {
         let disabled = (StatusCode::METHOD_NOT_ALLOWED, "flags endpoint is disabled.\n");
         routes.on_any(["/debug/flags/v"], PROXY, any(async move || disabled))
+    };
+    let routes = routes.on(["/flagz"], &["configz"], get(flagz::<S>));
+    // The last, so that it knows of all others.
+    let paths: Arc<[String]> = routes.paths.iter().cloned().collect();
+    let statusz = get(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
+        zpages::statusz(&state.about(), &paths, &headers)
+    });
+    routes.on(["/statusz"], &["statusz"], statusz)
+}
+
+async fn flagz<S: KubeletState>(State(state): State<Arc<S>>, headers: HeaderMap) -> Response {
+    zpages::flagz(&state.about(), &headers)
+}
+
+/// A file or directory of the node's logs; `/logs` alone lacks the slash that links count from.
+async fn node_log(path: Option<Path<String>>, uri: Uri) -> Response {
+    if uri.path() == "/logs" {
+        return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, "/logs/")]).into_response();
     }
+    let path = path.map(|Path(path)| path).unwrap_or_default();
+    node_logs::serve(node_logs::NODE_LOGS, path).await
 }
 
 /// Who is at the other end of a connection, as far as its client certificate tells.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use crate::zpages::About;
+
 /// What the kubelet could not tell. It is answered as 500 with this text.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -26,6 +28,10 @@ pub struct Endpoints {
     pub profiling: bool,
     /// `enableDebugFlagsHandler`.
     pub debug_flags: bool,
+    /// `enableSystemLogHandler`.
+    pub system_logs: bool,
+    /// The feature gate `ContainerCheckpoint`.
+    pub checkpoints: bool,
 }
 
 /// What the servers need to know of the kubelet.
@@ -40,6 +46,9 @@ pub trait KubeletState: Send + Sync + 'static {
     /// The body of `/configz`: the configuration in force as a `KubeletConfiguration`, under the
     /// key `kubeletconfig`.
     fn configz(&self) -> Value;
+
+    /// What this process is.
+    fn about(&self) -> About;
 
     /// Sets the log level, as `-v` does.
     fn set_log_verbosity(&self, verbosity: u32);

@@ -20,7 +20,7 @@ use rcgen::{
     KeyPair,
 };
 use rubelet_server::{
-    Access, AccessSettings, Authorization, BoundListener, CERTIFICATE_FILE, ContainerAccess,
+    About, Access, AccessSettings, Authorization, BoundListener, CERTIFICATE_FILE, ContainerAccess,
     ContainerTarget, Endpoints, HealthChecks, HealthzServer, KEY_FILE, KubeletServer, KubeletState,
     MinTlsVersion, PodTarget, ReadOnlyServer, ServingTls, StateError, StreamOptions,
     StreamingError, TlsFiles, TlsOptions,
@@ -68,6 +68,11 @@ impl KubeletState for Node {
         json!({"kubeletconfig": {"kind": "KubeletConfiguration"}})
     }
 
+    fn about(&self) -> About {
+        let (started, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        About { version: "1.36.0".to_owned(), started, now, flags: Default::default() }
+    }
+
     fn set_log_verbosity(&self, _: u32) {}
 }
 
@@ -110,6 +115,14 @@ impl ContainerAccess for Node {
         Err(StreamingError::NoSuchPod)
     }
 
+    async fn checkpoint(
+        &self,
+        _: &ContainerTarget,
+        _: Option<u32>,
+    ) -> Result<String, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+
     fn idle_timeout(&self) -> Duration {
         Duration::from_secs(3600)
     }
@@ -129,7 +142,13 @@ fn access(anonymous: bool) -> Access {
     Access::new(settings, "node-1", None).unwrap()
 }
 
-const ALL: Endpoints = Endpoints { debugging: true, profiling: true, debug_flags: true };
+const ALL: Endpoints = Endpoints {
+    debugging: true,
+    profiling: true,
+    debug_flags: true,
+    system_logs: true,
+    checkpoints: true,
+};
 
 /// A server that runs until it is dropped.
 struct Running {

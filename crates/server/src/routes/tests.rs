@@ -2,14 +2,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::access::{AccessSettings, Authorization};
+use crate::access::{AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError};
 use crate::state::StateError;
 use crate::streaming::{ContainerTarget, PodTarget, StreamOptions, StreamingError};
+use crate::zpages::About;
 
 #[derive(Default)]
 struct Node {
@@ -25,6 +29,10 @@ impl KubeletState for Node {
     }
     fn configz(&self) -> Value {
         Value::Null
+    }
+    fn about(&self) -> About {
+        let (started, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        About { version: "1.36.0".to_owned(), started, now, flags: Default::default() }
     }
     fn set_log_verbosity(&self, verbosity: u32) {
         self.verbosity.store(verbosity, Ordering::Relaxed);
@@ -57,12 +65,25 @@ impl ContainerAccess for Node {
     ) -> Result<Vec<u8>, StreamingError> {
         Ok(format!("{target:?} {command:?}").into_bytes())
     }
+    async fn checkpoint(
+        &self,
+        target: &ContainerTarget,
+        timeout: Option<u32>,
+    ) -> Result<String, StreamingError> {
+        Ok(format!("/{}-{timeout:?}", target.container))
+    }
     fn idle_timeout(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-const ALL: Endpoints = Endpoints { debugging: true, profiling: true, debug_flags: true };
+const ALL: Endpoints = Endpoints {
+    debugging: true,
+    profiling: true,
+    debug_flags: true,
+    system_logs: true,
+    checkpoints: true,
+};
 
 fn routes(endpoints: Endpoints) -> (Arc<Node>, Router) {
     let node = Arc::new(Node::default());
@@ -102,6 +123,8 @@ async fn what_is_disabled_says_so() {
     let none = "404 page not found\n";
     let off = Endpoints { debugging: false, ..ALL };
     let flags = Endpoints { debug_flags: false, ..ALL };
+    let logs = Endpoints { system_logs: false, ..ALL };
+    let checkpoints = Endpoints { checkpoints: false, ..ALL };
     let profiling = Endpoints { profiling: false, ..ALL };
     for (endpoints, method, path, status, text) in [
         (off, "POST", "/exec/ns/pod/c", 405, debugging),
@@ -116,6 +139,9 @@ async fn what_is_disabled_says_so() {
         (off, "PUT", "/debug/flags/v", 404, none),
         (off, "GET", "/healthz", 200, "ok"),
         (flags, "PUT", "/debug/flags/v", 405, "flags endpoint is disabled.\n"),
+        (logs, "GET", "/logs/", 405, "logs endpoint is disabled.\n"),
+        (logs, "GET", "/logs/syslog", 405, "logs endpoint is disabled.\n"),
+        (checkpoints, "POST", "/checkpoint/ns/pod/c", 404, none),
         (profiling, "GET", "/debug/pprof/", 405, "profiling endpoint is disabled.\n"),
         (ALL, "GET", "/nowhere", 404, none),
         (ALL, "POST", "/pods", 405, "405: Method Not Allowed"),
@@ -137,4 +163,109 @@ async fn run_has_a_container_with_or_without_a_uid() {
         assert_eq!(answer, (200, expected), "{path}");
     }
     assert_eq!(ask(&routes, "GET", "/run/n/p/c?cmd=ls", "").await.0, 405);
+}
+
+#[tokio::test]
+async fn checkpoints_pages_and_logs_are_served() {
+    let (_, routes) = routes(ALL);
+    let made = ask(&routes, "POST", "/checkpoint/n/p/c?timeout=3", "").await;
+    assert_eq!(made, (200, "{\"items\":[\"/c-Some(3)\"]}".to_owned()));
+    let bad = ask(&routes, "POST", "/checkpoint/n/p/c?timeout=soon", "").await;
+    assert_eq!(bad, (404, "cannot parse value of timeout parameter".to_owned()));
+    let (status, text) = ask(&routes, "GET", "/statusz", "").await;
+    let paths = "Paths: /attach /checkpoint /configz /debug /exec /flagz /healthz /logs /pods \
+                 /portForward /run /runningpods\n";
+    assert!(status == 200 && text.ends_with(paths), "{text}");
+    assert_eq!(ask(&routes, "GET", "/flagz", "").await.0, 200);
+    assert_eq!(ask(&routes, "GET", "/logs", "").await.0, 301);
+    assert_eq!(ask(&routes, "GET", "/logs/", "").await.0, 200);
+    assert_eq!(ask(&routes, "GET", "/logs/no/such%20file", "").await.0, 404);
+}
+
+/// An API server that writes down what it is asked, and says no.
+#[derive(Default)]
+struct Refusing(std::sync::Mutex<Vec<String>>);
+
+impl AccessReviews for Refusing {
+    fn user_of_token(
+        &self,
+        token: String,
+    ) -> BoxFuture<'static, Result<Option<User>, ReviewError>> {
+        let user = User { name: token, ..User::default() };
+        std::future::ready(Ok(Some(user))).boxed()
+    }
+    fn is_allowed(
+        &self,
+        question: AccessQuestion,
+    ) -> BoxFuture<'static, Result<bool, ReviewError>> {
+        let AccessQuestion { user, verb, subresource, .. } = question;
+        // Everybody may do what he is called after.
+        let allowed = user.name == subresource;
+        self.0.lock().unwrap().push(format!("{verb} {subresource}"));
+        std::future::ready(Ok(allowed)).boxed()
+    }
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_right_and_for_no_other() {
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: Some(Duration::ZERO),
+        authorization: Authorization::Webhook {
+            authorized_ttl: Duration::ZERO,
+            unauthorized_ttl: Duration::ZERO,
+        },
+    };
+    let reviews = Arc::new(Refusing::default());
+    let access = Arc::new(Access::new(settings, "node", Some(reviews.clone() as _)).unwrap());
+    let routes = kubelet_routes(Arc::new(Node::default()), &HealthChecks::ping(), access, ALL)
+        .layer(Extension(Peer::default()));
+    for (method, path, verb, subresources) in [
+        ("GET", "/healthz", "get", &["healthz", "proxy"][..]),
+        ("GET", "/healthz/ping", "get", &["healthz", "proxy"]),
+        ("GET", "/pods", "get", &["pods", "proxy"]),
+        ("GET", "/pods/", "get", &["pods", "proxy"]),
+        ("GET", "/runningpods/", "get", &["pods", "proxy"]),
+        ("GET", "/configz", "get", &["configz", "proxy"]),
+        ("GET", "/flagz", "get", &["configz"]),
+        ("GET", "/statusz", "get", &["statusz"]),
+        ("GET", "/logs/", "get", &["log"]),
+        ("GET", "/logs/pods/a", "get", &["log"]),
+        ("POST", "/checkpoint/n/p/c", "create", &["checkpoint"]),
+        ("GET", "/exec/n/p/c", "get", &["proxy"]),
+        ("POST", "/exec/n/p/u/c", "create", &["proxy"]),
+        ("POST", "/attach/n/p/c", "create", &["proxy"]),
+        ("POST", "/portForward/n/p", "create", &["proxy"]),
+        ("POST", "/run/n/p/c", "create", &["proxy"]),
+        ("PUT", "/debug/flags/v", "update", &["proxy"]),
+        ("DELETE", "/pods", "delete", &["pods", "proxy"]),
+        ("PATCH", "/nowhere", "patch", &["proxy"]),
+    ] {
+        let as_somebody = |name: &str| {
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header("authorization", format!("Bearer {name}"))
+                .body(Body::empty())
+                .unwrap();
+            routes.clone().oneshot(request)
+        };
+        let refused = as_somebody("mallory").await.unwrap();
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{method} {path}");
+        let text = refused.into_body().collect().await.unwrap().to_bytes();
+        let named = subresources.join(" ");
+        let expected = format!(
+            "Forbidden (user=mallory, verb={verb}, resource=nodes, subresource(s)=[{named}])\n"
+        );
+        assert_eq!(text, expected, "{method} {path}");
+        let asked = std::mem::take(&mut *reviews.0.lock().unwrap());
+        let expected: Vec<_> = subresources.iter().map(|one| format!("{verb} {one}")).collect();
+        assert_eq!(asked, expected, "{method} {path}");
+        for name in subresources {
+            let allowed = as_somebody(name).await.unwrap().status();
+            assert_ne!(allowed, StatusCode::FORBIDDEN, "{name} {method} {path}");
+        }
+        reviews.0.lock().unwrap().clear();
+    }
 }

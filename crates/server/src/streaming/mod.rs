@@ -1,4 +1,5 @@
-//! `/exec`, `/attach`, `/portForward` and `/run`: connections into containers.
+//! `/exec`, `/attach`, `/portForward`, `/run` and `/checkpoint`: connections into containers, and what
+//! else is asked of one.
 //!
 //! The runtime's streaming server does the work. The kubelet asks the runtime for an address, and
 //! then joins the caller's connection with one to there. What a caller speaks decides how:
@@ -39,7 +40,7 @@ use tokio_util::task::TaskTracker;
 
 pub use options::StreamOptions;
 
-use options::{commands, forwarded_ports, old_command};
+use options::{commands, forwarded_ports, last_timeout, old_command};
 use upgrade::is_upgrade;
 use websocket::Dialect;
 
@@ -137,6 +138,13 @@ pub trait ContainerAccess: Send + Sync + 'static {
         target: &ContainerTarget,
         command: Vec<String>,
     ) -> impl Future<Output = Result<Vec<u8>, StreamingError>> + Send;
+
+    /// Saves a container to an archive on the node, within so many seconds; the path of the archive.
+    fn checkpoint(
+        &self,
+        target: &ContainerTarget,
+        timeout: Option<u32>,
+    ) -> impl Future<Output = Result<String, StreamingError>> + Send;
 
     /// `streamingConnectionIdleTimeout`.
     fn idle_timeout(&self) -> Duration;
@@ -323,6 +331,23 @@ pub(crate) async fn run<S: ContainerAccess>(
         Ok(output) => {
             ([(header::CONTENT_TYPE, "application/json")], Body::from(output)).into_response()
         }
+        Err(error) => error.into_response(),
+    }
+}
+
+/// `/checkpoint/{namespace}/{pod}/{container}`.
+pub(crate) async fn checkpoint<S: ContainerAccess>(
+    State(state): State<Arc<S>>,
+    path: Segments,
+    asked: Asked,
+) -> Response {
+    let Some(target) = container_of(segments(path)) else { return bad_request("no container") };
+    let Ok(timeout) = last_timeout(&asked.query) else {
+        let text = "cannot parse value of timeout parameter";
+        return StreamingError::NotFound(text.to_owned()).into_response();
+    };
+    match state.checkpoint(&target, timeout).await {
+        Ok(archive) => axum::Json(serde_json::json!({ "items": [archive] })).into_response(),
         Err(error) => error.into_response(),
     }
 }

@@ -92,6 +92,13 @@ pub(crate) fn forwarded_ports(query: &[(String, String)]) -> Result<Vec<u16>, Qu
     if ports.is_empty() { Err(QueryError::NoPort) } else { Ok(ports) }
 }
 
+/// `timeout` of `/checkpoint`, the last one that is said. What is less than nothing is none.
+pub(crate) fn last_timeout(query: &[(String, String)]) -> Result<Option<u32>, ParseIntError> {
+    let last = all(query, "timeout").last();
+    let seconds: Option<i64> = last.map(str::parse).transpose()?;
+    Ok(seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)))
+}
+
 /// The pairs of a query, in order. What is no text becomes text with replacements.
 pub(crate) fn parse_query(uri: &Uri) -> Vec<(String, String)> {
     Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
@@ -142,6 +149,19 @@ mod tests {
         ] {
             let ports = forwarded_ports(&parse_query(query)).map_err(|it| it.to_string());
             assert_eq!(ports, expected.map_err(str::to_owned), "{query}");
+        }
+    }
+
+    #[test]
+    fn the_last_timeout_counts() {
+        for (query, expected) in [
+            ("", Ok(None)),
+            ("timeout=5", Ok(Some(5))),
+            ("timeout=x&timeout=7", Ok(Some(7))),
+            ("timeout=-1", Ok(Some(0))),
+            ("timeout=7&timeout=x", Err(())),
+        ] {
+            assert_eq!(last_timeout(&parse_query(query)).map_err(drop), expected, "{query}");
         }
     }
 
