@@ -60,6 +60,7 @@ fn endpoints(effective: &Effective) -> Endpoints {
         profiling: config.enable_profiling_handler,
         debug_flags: config.enable_debug_flags_handler,
         system_logs: config.enable_system_log_handler,
+        system_log_query: config.enable_system_log_query,
         checkpoints: effective.gates.enabled(Gate::ContainerCheckpoint),
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Path, Query, Request, State};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -170,7 +170,8 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
         .on(["/configz"], &["configz", "proxy"], get(configz::<S>))
         .on(["/runningpods", "/runningpods/"], &["pods", "proxy"], get(running_pods::<S>));
     let routes = if endpoints.system_logs {
-        let methods = get(node_log);
+        let may_query = endpoints.system_log_query;
+        let methods = get(async move |path, uri| node_log(path, uri, may_query).await);
         routes.on(["/logs", "/logs/", "/logs/{*path}"], &["log"], methods)
     } else {
         routes.beneath("/logs/", "logs endpoint is disabled.")
@@ -201,11 +202,16 @@ async fn flagz<S: KubeletState>(State(state): State<Arc<S>>, headers: HeaderMap)
 }
 
 /// A file or directory of the node's logs; `/logs` alone lacks the slash that links count from.
-async fn node_log(path: Option<Path<String>>, uri: Uri) -> Response {
-    if uri.path() == "/logs" {
+async fn node_log(path: Option<Path<String>>, uri: Uri, may_query: bool) -> Response {
+    if uri.path() == "/logs" && uri.query().is_none() {
         return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, "/logs/")]).into_response();
     }
     let path = path.map(|Path(path)| path).unwrap_or_default();
+    if may_query {
+        let query: Vec<(String, String)> =
+            Query::try_from_uri(&uri).map(|Query(pairs)| pairs).unwrap_or_default();
+        return node_logs::serve_query(node_logs::NODE_LOGS, path, &query).await;
+    }
     node_logs::serve(node_logs::NODE_LOGS, path).await
 }
 

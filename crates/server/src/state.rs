@@ -30,6 +30,8 @@ pub struct Endpoints {
     pub debug_flags: bool,
     /// `enableSystemLogHandler`.
     pub system_logs: bool,
+    /// `enableSystemLogQuery`.
+    pub system_log_query: bool,
     /// The feature gate `ContainerCheckpoint`.
     pub checkpoints: bool,
 }

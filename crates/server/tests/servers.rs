@@ -147,6 +147,7 @@ const ALL: Endpoints = Endpoints {
     profiling: true,
     debug_flags: true,
     system_logs: true,
+    system_log_query: true,
     checkpoints: true,
 };
 

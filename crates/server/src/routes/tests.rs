@@ -82,6 +82,7 @@ const ALL: Endpoints = Endpoints {
     profiling: true,
     debug_flags: true,
     system_logs: true,
+    system_log_query: true,
     checkpoints: true,
 };
 
@@ -180,6 +181,8 @@ async fn checkpoints_pages_and_logs_are_served() {
     assert_eq!(ask(&routes, "GET", "/logs", "").await.0, 301);
     assert_eq!(ask(&routes, "GET", "/logs/", "").await.0, 200);
     assert_eq!(ask(&routes, "GET", "/logs/no/such%20file", "").await.0, 404);
+    assert_eq!(ask(&routes, "GET", "/logs/?query=+", "").await.0, 400);
+    assert_eq!(ask(&routes, "GET", "/logs/x?query=a", "").await.0, 406);
 }
 
 /// An API server that writes down what it is asked, and says no.

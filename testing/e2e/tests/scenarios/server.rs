@@ -194,6 +194,14 @@ fn health_pods_and_configuration_are_served_on_their_ports(stage: &Stage) -> any
         .collect();
     assert_eq!(names, ["app"], "only what runs");
 
+    let (status, text) = get(&kubelet, None, "/flagz")?;
+    ensure!(status == 200 && text.contains("\nmax-pods=78\n"), "/flagz answered {status}: {text}");
+    let (status, text) = get(&kubelet, None, "/statusz")?;
+    ensure!(status == 200 && text.contains("\nBinary version: 1.36."), "{status}: {text}");
+    let (status, page) = get(&kubelet, None, "/logs/")?;
+    ensure!(status == 200 && page.contains("<pre>\n"), "/logs/ answered {status}: {page}");
+    assert_eq!(get(&kubelet, None, "/logs/../../etc/passwd")?.0, 404);
+
     let configz = json_of(&kubelet, "/configz")?;
     let config = &configz["kubeletconfig"];
     assert_eq!(config["kind"], "KubeletConfiguration");

@@ -1,4 +1,8 @@
-//! `/logs/`: the files beneath `/var/log`, to be looked through with a browser.
+//! `/logs/`: the files beneath `/var/log`, to be looked through with a browser, and if so configured
+//! the logs of services, to be asked for by name.
+
+mod journal;
+mod query;
 
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
@@ -16,6 +20,8 @@ use rustix::io::Errno;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::task::spawn_blocking;
 
+use query::{BadQuery, LogQuery};
+
 /// Where a node's logs are.
 pub(crate) const NODE_LOGS: &str = "/var/log";
 
@@ -25,6 +31,27 @@ const MAX_LINKS: usize = 8;
 const PIECE: usize = 64 * 1024;
 /// Bytes by which text is told from anything else.
 const SNIFFED: usize = 512;
+
+/// Answers a query for logs of services; a request that is none, as [`serve`] does.
+pub(crate) async fn serve_query(
+    directory: &'static str,
+    path: String,
+    query: &[(String, String)],
+) -> Response {
+    match LogQuery::parse(query, !path.trim_matches('/').is_empty()) {
+        Ok(None) => serve(directory, path).await,
+        Ok(Some(LogQuery::File(file))) => serve(directory, file).await,
+        Ok(Some(LogQuery::Services { names, options })) => {
+            journal::serve(directory, names, options)
+        }
+        Err(BadQuery::Malformed(text)) => {
+            (StatusCode::BAD_REQUEST, format!("{text}\n")).into_response()
+        }
+        Err(BadQuery::NotAcceptable(text)) => {
+            (StatusCode::NOT_ACCEPTABLE, format!("{text}\n")).into_response()
+        }
+    }
+}
 
 /// Answers a request for `path`, which is percent-decoded, beneath `directory`.
 pub(crate) async fn serve(directory: &'static str, path: String) -> Response {
