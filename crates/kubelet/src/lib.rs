@@ -10,9 +10,11 @@
 //!
 //! Not here: decisions (the brain crates), and what one manager does by itself.
 
+mod access;
 mod admission;
 mod cluster;
 mod container_logs;
+mod containers;
 mod credentials;
 mod executor;
 mod logging;

@@ -62,19 +62,19 @@ impl DesiredPods {
         references.find(|pod| pod.full_name() == *name).map(|pod| pod.uid)
     }
 
-    pub(crate) fn contains(&self, uid: &PodUid) -> bool {
-        self.lock().contains_key(uid)
-    }
-
-    /// The pod of that name, as its source last gave it.
+    /// The pod of that name; of several (one of them is on its way out), the newest.
     pub(crate) fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let desired = self.lock();
-        let mut pods = desired.values().map(|desired| &desired.pod);
-        let found = pods.find(|pod| {
-            let pod = pod_ref(pod);
-            *pod.namespace == *namespace && *pod.name == *name
+        let named = desired.values().map(|desired| &desired.pod).filter(|pod| {
+            let metadata = &pod.metadata;
+            metadata.name.as_deref() == Some(name)
+                && metadata.namespace.as_deref() == Some(namespace)
         });
-        found.cloned()
+        named.max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0)).cloned()
+    }
+
+    pub(crate) fn contains(&self, uid: &PodUid) -> bool {
+        self.lock().contains_key(uid)
     }
 
     /// The pod as its source last gave it, and its standing.

@@ -1,14 +1,20 @@
 //! What the HTTP servers show.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rubelet_cri::{observe, v1};
-use rubelet_server::{KubeletState, StateError};
+use rubelet_server::{About, KubeletState, StateError};
+use rubelet_types::Clock;
 use serde_json::Value;
 
 use crate::logging::LogHandle;
+use crate::version::KUBERNETES_VERSION;
 use crate::wiring::KubeletView;
 
 /// The views behind `/pods`, `/runningpods/` and `/configz`.
@@ -16,8 +22,15 @@ use crate::wiring::KubeletView;
 pub(crate) struct ServerState {
     pub(crate) view: KubeletView,
     pub(crate) configz: Value,
-    /// `None` where the log level may not be set at run time.
-    pub(crate) log: Option<LogHandle>,
+    pub(crate) log: LogHandle,
+    /// Flags that were given.
+    pub(crate) flags: BTreeMap<String, String>,
+    pub(crate) clock: Clock,
+    pub(crate) started: Timestamp,
+    /// Where archives of containers go.
+    pub(crate) checkpoints: PathBuf,
+    /// `streamingConnectionIdleTimeout`.
+    pub(crate) streaming_idle_timeout: Duration,
 }
 
 impl KubeletState for ServerState {
@@ -79,10 +92,17 @@ impl KubeletState for ServerState {
         self.configz.clone()
     }
 
-    fn set_log_verbosity(&self, verbosity: u32) -> bool {
-        let Some(log) = &self.log else { return false };
-        tracing::info!(from = log.verbosity(), to = verbosity, "Log verbosity changes");
-        log.set_verbosity(verbosity);
-        true
+    fn about(&self) -> About {
+        About {
+            version: KUBERNETES_VERSION.trim_start_matches('v').to_owned(),
+            started: self.started,
+            now: self.clock.now(),
+            flags: self.flags.clone(),
+        }
+    }
+
+    fn set_log_verbosity(&self, verbosity: u32) {
+        tracing::info!(from = self.log.verbosity(), to = verbosity, "Log verbosity changes");
+        self.log.set_verbosity(verbosity);
     }
 }

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use rubelet_config::Effective;
+use rubelet_apiserver::ApiServer;
+use rubelet_config::{Effective, Gate};
 use rubelet_server::{
-    Access, Authorization, BoundListener, DebugRoutes, HealthChecks, HealthzServer, KubeletServer,
+    Access, BoundListener, DebugRoutes, Endpoints, HealthChecks, HealthzServer, KubeletServer,
     MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
 use rubelet_types::Clock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::{ApiServerReviews, access_settings};
 use crate::credentials::SignedServing;
 use crate::node::Node;
 use crate::server_state::ServerState;
@@ -41,6 +43,28 @@ pub(crate) async fn serve_healthz(
     Ok(())
 }
 
+/// Who may use the API.
+pub(crate) fn access(
+    effective: &Effective,
+    node: &Node,
+    api: Option<ApiServer>,
+) -> anyhow::Result<Access> {
+    let reviews = api.map(|api| Arc::new(ApiServerReviews(api)) as _);
+    Ok(Access::new(access_settings(effective), &node.name, reviews)?)
+}
+
+fn endpoints(effective: &Effective) -> Endpoints {
+    let config = &effective.config;
+    Endpoints {
+        debugging: config.enable_debugging_handlers,
+        profiling: config.enable_profiling_handler,
+        debug_flags: config.enable_debug_flags_handler,
+        system_logs: config.enable_system_log_handler,
+        system_log_query: config.enable_system_log_query,
+        checkpoints: effective.gates.enabled(Gate::ContainerCheckpoint),
+    }
+}
+
 /// Opens the API's ports. `signed` is the certificate to show there, if the cluster signs it.
 #[allow(clippy::too_many_arguments)] // Each is a part of the start, and there is one caller.
 pub(crate) async fn serve_api(
@@ -51,6 +75,7 @@ pub(crate) async fn serve_api(
     tasks: &TaskTracker,
     state: Arc<ServerState>,
     checks: HealthChecks,
+    access: Access,
     signed: Option<SignedServing>,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
@@ -82,23 +107,13 @@ pub(crate) async fn serve_api(
         if let Some(signed) = signed {
             tasks.spawn(signed.keep(tls.reload_handle(), stop.clone()));
         }
-        let access = Access {
-            anonymous: config.authentication.anonymous.enabled,
-            authorization: match config.authorization.mode.as_str() {
-                "AlwaysAllow" => Authorization::AlwaysAllow,
-                _ => Authorization::WebhookWithoutApiServer,
-            },
-        };
-        let debug = if config.enable_debugging_handlers {
-            let logs = state.view.container_logs(effective, stop);
-            DebugRoutes::default()
-                .with_container_logs(Arc::new(logs))
-                .with_pod_explanations(Arc::new(state.view.pod_explainer()))
-        } else {
-            DebugRoutes::disabled()
-        };
+        let logs = state.view.container_logs(effective, stop);
+        let debug = DebugRoutes::default()
+            .with_container_logs(Arc::new(logs))
+            .with_pod_explanations(Arc::new(state.view.pod_explainer()));
         let server =
-            KubeletServer::new(state.clone(), checks.clone(), access, tls).with_debug_routes(debug);
+            KubeletServer::new(state.clone(), checks.clone(), access, endpoints(effective), tls)
+                .with_debug_routes(debug);
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {

@@ -88,7 +88,8 @@ pub(crate) fn node_credential_files(paths: &NodePaths) -> NodeCredentialFiles {
 
 /// Features that a scheduler looks for on a node before it binds pods that use them, as far as this
 /// kubelet has them.
-const BUILT_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const BUILT_FEATURES: [&str; 2] =
+    ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
 
 pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSettings {
     let mut settings = NodeSettings::new(effective, node_name, KUBERNETES_VERSION);

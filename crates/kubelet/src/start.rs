@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::access_settings;
 use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
 use crate::logging::{self, LogHandle};
@@ -38,6 +39,8 @@ use crate::wiring::{
     start_container_manager,
 };
 
+/// The directory of archives of containers, beneath the root directory.
+const CHECKPOINTS: &str = "checkpoints";
 /// The runtime is asked again after this while it does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 /// `RuntimeConfig` is asked this often before configuration counts.
@@ -142,7 +145,8 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let _lock = take_lock_file(effective, stop).await?;
     exit_on_lock_contention(effective, stop, tasks)?;
-    let started = Instant::now();
+    access_settings(effective).check(effective.options.kubeconfig.is_some())?;
+    let (started, began) = (Instant::now(), clock.now());
     let node = Node::detect(&effective.options)?;
     let paths = settings::node_paths(effective);
     make_directories(&paths)?;
@@ -194,6 +198,7 @@ async fn serve(
         events,
         host: Host::system(),
     });
+    let checkpoints = paths.root().join(CHECKPOINTS);
     let kubelet = assemble(Parts {
         effective,
         paths,
@@ -216,16 +221,36 @@ async fn serve(
     let state = Arc::new(ServerState {
         view: view.clone(),
         configz: config.configz(),
-        log: (config.enable_debugging_handlers && config.enable_debug_flags_handler).then_some(log),
+        log,
+        flags: effective
+            .given_flags
+            .iter()
+            .map(|flag| (flag.name.to_owned(), flag.value.clone()))
+            .collect(),
+        clock: clock.clone(),
+        started: began,
+        checkpoints,
+        streaming_idle_timeout: config.streaming_connection_idle_timeout.as_duration(),
     });
+    let access = servers::access(effective, &node, api.clone())?;
     let signed = match (api, view.node()) {
         (Some(api), Some(handle)) if config.server_tls_bootstrap => {
             Some(SignedServing::open(effective, &node.name, clock, (api, handle)).await?)
         }
         _ => None,
     };
-    servers::serve_api(effective, &node, clock, stop, tasks, state, health.checks(), signed)
-        .await?;
+    servers::serve_api(
+        effective,
+        &node,
+        clock,
+        stop,
+        tasks,
+        state,
+        health.checks(),
+        access,
+        signed,
+    )
+    .await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
     let live = kubelet.run(stop.clone());
     match certificate_kept {
@@ -314,7 +339,7 @@ fn make_directories(paths: &NodePaths) -> anyhow::Result<()> {
         (root.join("plugins"), 0o750),
         (root.join("plugins_registry"), 0o750),
         (root.join("pod-resources"), 0o750),
-        (root.join("checkpoints"), 0o700),
+        (root.join(CHECKPOINTS), 0o700),
         (paths.container_logs().to_owned(), 0o755),
     ] {
         DirBuilder::new()

@@ -30,7 +30,7 @@ use rubelet_probe_manager::{ProbeManager, ProbeUpdates, Prober};
 use rubelet_status_manager::{StatusChanges, StatusManager};
 use rubelet_sync_loop::{PodOperation, SyncLoop, SyncLoopHealth, SyncLoopInputs, SyncLoopSettings};
 use rubelet_types::{
-    Clock, EventObject, EventRecorder, NodePaths, PodSnapshot, PodUid, ProbeUpdate,
+    Clock, EventObject, EventRecorder, NodePaths, PodFullName, PodSnapshot, PodUid, ProbeUpdate,
 };
 use rubelet_volume_manager::{MountPort, VolumeContent, VolumeManager, VolumeManagerConfig};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -186,6 +186,7 @@ pub struct KubeletView {
     node: Option<NodeHandle>,
     logs: LogReader<CriClient>,
     executor: Arc<Executor>,
+    mirrors: Arc<MirrorPods>,
 }
 
 impl KubeletView {
@@ -233,6 +234,16 @@ impl KubeletView {
     /// The pods that sources want, with the statuses in force.
     pub fn pods(&self) -> Vec<Pod> {
         self.statuses.pods_with_status(self.desired.all())
+    }
+
+    /// The pod of that name that the sources want, as its source gave it.
+    pub(crate) fn desired_pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.desired.by_name(namespace, name)
+    }
+
+    /// The uid by which the API server knows the static pod of that name.
+    pub(crate) fn mirror_uid(&self, name: &PodFullName) -> Option<String> {
+        self.mirrors.get(name).and_then(|mirror| mirror.metadata.uid.clone())
     }
 
     /// The container runtime.
@@ -353,7 +364,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         executor: executor.clone(),
         workers: workers.clone(),
         desired: desired.clone(),
-        mirrors,
+        mirrors: mirrors.clone(),
         status_sink: cluster.as_ref().map(Cluster::sink),
         pleg: pleg.handle(),
         admission,
@@ -382,6 +393,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             node: cluster.as_ref().map(Cluster::node),
             logs,
             executor,
+            mirrors,
         },
         handler,
         pleg,

@@ -2,15 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -21,8 +23,8 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use crate::access::User;
 use crate::routes::Peer;
+use crate::streaming::Carrier;
 use crate::tls::ServingTls;
 
 /// How many connections one listener holds; further ones wait in the kernel.
@@ -42,6 +44,9 @@ const MAX_STREAMS: u32 = 100;
 
 /// How often an HTTP/2 peer is asked whether it is still there, and how long it may take to say so.
 const PING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30));
+
+/// How long a TCP peer may be silent, and how long it is waited between two questions then.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How long requests in flight get to end when the kubelet does.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -100,12 +105,13 @@ impl BoundListener {
                             router: router.clone(),
                             tls: tls.clone(),
                             peer,
-                            stop: stop.clone(),
+                            carrier: Carrier {
+                                place: Arc::new(place),
+                                sessions: connections.clone(),
+                                stop: stop.clone(),
+                            },
                         };
-                        connections.spawn(async move {
-                            connection.serve(stream).await;
-                            drop(place);
-                        });
+                        connections.spawn(connection.serve(stream));
                     }
                     Err(error) => {
                         warn!(%error, address = %self.address, "failed to accept a connection");
@@ -122,28 +128,38 @@ impl BoundListener {
     }
 }
 
+/// Has the kernel ask a silent peer whether it is still there, as Go's servers do: nobody else
+/// notices that the caller of an idle stream is gone.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
+
 struct Connection {
     router: Router,
     tls: Option<Arc<ServingTls>>,
     peer: SocketAddr,
-    stop: CancellationToken,
+    carrier: Carrier,
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
         // Answers are small and whole.
         let _ = stream.set_nodelay(true);
+        if let Err(error) = keep_alive(&stream) {
+            debug!(peer = %self.peer, %error, "a peer that vanishes will not be noticed");
+        }
         let Some(tls) = &self.tls else {
             return self.speak(stream, Peer::default(), false).await;
         };
         let current = tls.current();
         let has_certificate = current.has_certificate();
-        let acceptor = TlsAcceptor::from(current.config);
+        let acceptor = TlsAcceptor::from(current.config.clone());
         match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let (_, session) = stream.get_ref();
-                let certificate = session.peer_certificates().and_then(<[_]>::first);
-                let user = certificate.and_then(User::of_certificate);
+                let user = session.peer_certificates().and_then(|chain| current.user(chain));
                 let http2 = session.alpn_protocol() == Some(b"h2");
                 self.speak(stream, Peer(user.map(Arc::new)), http2).await;
             }
@@ -162,40 +178,52 @@ impl Connection {
         peer: Peer,
         http2: bool,
     ) {
+        let stop = self.carrier.stop.clone();
+        let carrier = self.carrier;
         let service = self.router.map_request(move |request: hyper::Request<Incoming>| {
             let mut request: Request = request.map(axum::body::Body::new);
             request.extensions_mut().insert(peer.clone());
+            request.extensions_mut().insert(carrier.clone());
             request
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        // Never detected from what is sent: that would wait for ever for who sends nothing.
-        builder = if http2 { builder.http2_only() } else { builder.http1_only() };
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(IDLE_TIMEOUT)
-            .max_buf_size(MAX_HEAD)
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX))
-            .keep_alive_interval(PING.0)
-            .keep_alive_timeout(PING.1);
-        let connection =
-            builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        let mut connection = std::pin::pin!(connection);
-        let result = tokio::select! {
-            result = connection.as_mut() => result,
-            () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                match timeout(SHUTDOWN_GRACE, connection).await {
-                    Ok(result) => result,
-                    Err(_) => return,
-                }
-            }
+        let (stream, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
+        // Never told from what is sent: that would wait for ever for who sends nothing.
+        let result = if http2 {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX))
+                .keep_alive_interval(PING.0)
+                .keep_alive_timeout(PING.1);
+            let connection = pin!(builder.serve_connection(stream, service));
+            until_the_end(connection, http2::Connection::graceful_shutdown, &stop).await
+        } else {
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(IDLE_TIMEOUT)
+                .max_buf_size(MAX_HEAD);
+            let connection = pin!(builder.serve_connection(stream, service).with_upgrades());
+            until_the_end(connection, http1::UpgradeableConnection::graceful_shutdown, &stop).await
         };
         if let Err(error) = result {
-            debug!(peer = %self.peer, error, "connection ended");
+            debug!(peer = %self.peer, %error, "connection ended");
+        }
+    }
+}
+
+/// Serves a connection to its end; once `stop` is told, its requests in flight for a few seconds.
+async fn until_the_end<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    shut_down: impl FnOnce(Pin<&mut C>),
+    stop: &CancellationToken,
+) -> hyper::Result<()> {
+    tokio::select! {
+        result = connection.as_mut() => result,
+        () = stop.cancelled() => {
+            shut_down(connection.as_mut());
+            timeout(SHUTDOWN_GRACE, connection).await.unwrap_or(Ok(()))
         }
     }
 }

@@ -9,14 +9,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
+use axum::routing::get;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
 use http::{StatusCode, header};
 use jiff::Timestamp;
-
-use crate::debug::debug_endpoints_are_disabled;
 
 const ROUTE: &str = "/containerLogs/{namespace}/{pod}/{container}";
 
@@ -119,11 +117,6 @@ pub trait ContainerLogs: Send + Sync + 'static {
 
 pub(crate) fn routes(logs: Arc<dyn ContainerLogs>) -> Router {
     Router::new().route(ROUTE, get(serve)).with_state(logs)
-}
-
-/// Says of every request that there is nothing to be had.
-pub(crate) fn disabled_routes() -> Router {
-    Router::new().route("/containerLogs/{*rest}", any(debug_endpoints_are_disabled))
 }
 
 async fn serve(
@@ -364,13 +357,5 @@ mod tests {
         }
         let posted = ask(routes(Arc::new(Logs)), Method::POST, "/containerLogs/ns/web/app").await;
         assert_eq!(posted.0, 405);
-    }
-
-    #[tokio::test]
-    async fn where_debugging_is_disabled_there_are_no_logs() {
-        for method in [Method::GET, Method::POST] {
-            let answer = ask(disabled_routes(), method, "/containerLogs/ns/web/app").await;
-            assert_eq!(answer, (405, "Debug endpoints are disabled.\n".to_owned()));
-        }
     }
 }

@@ -4,34 +4,26 @@
 use std::sync::Arc;
 
 use axum::Router;
-use http::StatusCode;
 
 use crate::container_logs::{self, ContainerLogs};
 use crate::pod_explanations::{self, PodExplanations};
 
-/// The debugging endpoints that a server has.
+/// The debugging endpoints that a server has: each with the first part of its paths.
 #[derive(Clone, Debug, Default)]
-pub struct DebugRoutes(pub(crate) Router);
+pub struct DebugRoutes(pub(crate) Vec<(&'static str, Router)>);
 
 impl DebugRoutes {
-    /// Where `enableDebuggingHandlers` is false: their paths say so.
-    pub fn disabled() -> Self {
-        Self(container_logs::disabled_routes())
-    }
-
     /// `/containerLogs/{namespace}/{pod}/{container}`.
     #[must_use]
-    pub fn with_container_logs(self, logs: Arc<impl ContainerLogs>) -> Self {
-        Self(self.0.merge(container_logs::routes(logs)))
+    pub fn with_container_logs(mut self, logs: Arc<impl ContainerLogs>) -> Self {
+        self.0.push(("/containerLogs", container_logs::routes(logs)));
+        self
     }
 
     /// `/debug/pods/{namespace}/{name}`.
     #[must_use]
-    pub fn with_pod_explanations(self, pods: Arc<impl PodExplanations>) -> Self {
-        Self(self.0.merge(pod_explanations::routes(pods)))
+    pub fn with_pod_explanations(mut self, pods: Arc<impl PodExplanations>) -> Self {
+        self.0.push(("/debug", pod_explanations::routes(pods)));
+        self
     }
-}
-
-pub(crate) async fn debug_endpoints_are_disabled() -> (StatusCode, &'static str) {
-    (StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n")
 }

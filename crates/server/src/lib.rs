@@ -3,8 +3,9 @@
 //!
 //! What: listeners with limits, TLS, who may ask for what, and the JSON of each answer.
 //!
-//! Not here: where the answers come from. They are asked of a [`KubeletState`] at the moment of the
-//! request; nothing is cached.
+//! Not here: where the answers come from. They are asked of a [`KubeletState`] and a
+//! [`ContainerAccess`] at the moment of the request. Only what the API server says of tokens and
+//! rights ([`AccessReviews`]) is kept in mind, as long as configured.
 //!
 //! # Invariants
 //!
@@ -14,18 +15,25 @@
 //!   bounded.
 
 mod access;
+mod client_certificates;
 mod connections;
 mod container_logs;
 mod debug;
 mod health;
+mod node_logs;
 mod pod_explanations;
 mod routes;
 mod self_signed;
 mod servers;
 mod state;
+mod streaming;
 mod tls;
+mod zpages;
 
-pub use access::{Access, Authorization, User};
+pub use access::{
+    Access, AccessError, AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError,
+    User,
+};
 pub use connections::{BindError, BoundListener};
 pub use container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogStream, LogTarget, LogsSince, PodLogOptions,
@@ -35,5 +43,7 @@ pub use health::HealthChecks;
 pub use pod_explanations::{PodExplanation, PodExplanations};
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};
-pub use state::{KubeletState, StateError};
+pub use state::{Endpoints, KubeletState, StateError};
+pub use streaming::{ContainerAccess, ContainerTarget, PodTarget, StreamOptions, StreamingError};
 pub use tls::{MinTlsVersion, ServingTls, TlsError, TlsFiles, TlsOptions, TlsReload};
+pub use zpages::About;

@@ -1,19 +1,23 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{Extension, Request, State};
-use axum::middleware::{Next, from_fn};
+use axum::extract::{Extension, Path, Query, Request, State};
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{MethodRouter, any, get, post, put};
 use axum::{Json, Router};
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-use crate::access::{Access, Refusal, User};
+use crate::access::{Access, Refusal, Subresources, User};
 use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
-use crate::state::KubeletState;
+use crate::state::{Endpoints, KubeletState};
+use crate::streaming::{self, ContainerAccess, Sessions};
+use crate::{node_logs, zpages};
 
 /// Port 10248.
 pub(crate) fn healthz_routes(checks: &HealthChecks) -> Router {
@@ -30,38 +34,218 @@ pub(crate) fn read_only_routes<S: KubeletState>(state: Arc<S>, checks: &HealthCh
         .with_state(state)
 }
 
-/// Port 10250. Nobody gets past `access`, not even to learn that a path does not exist.
-pub(crate) fn kubelet_routes<S: KubeletState>(
+/// What a route is called if it is called nothing special.
+const PROXY: Subresources = &["proxy"];
+
+/// Routes, each with what it is called in authorisation. Nobody gets past `access`, not even to
+/// learn that a path or a method does not exist.
+struct Guarded<S> {
+    router: Router<Arc<S>>,
+    access: Arc<Access>,
+    /// The first parts of all paths, for people to see.
+    paths: BTreeSet<String>,
+}
+
+impl<S: Send + Sync + 'static> Guarded<S> {
+    fn new(access: Arc<Access>) -> Self {
+        let guard =
+            from_fn_with_state(Guard { access: access.clone(), subresources: PROXY }, admit);
+        let router = Router::new().fallback(not_found.layer(guard));
+        Self { router, access, paths: BTreeSet::new() }
+    }
+
+    /// Adds a route under each of `paths`.
+    fn on<const N: usize>(
+        self,
+        paths: [&str; N],
+        subresources: Subresources,
+        methods: MethodRouter<Arc<S>>,
+    ) -> Self {
+        self.on_any(paths, subresources, methods.fallback(method_not_allowed))
+    }
+
+    /// Adds a route that has an answer to all methods.
+    fn on_any<const N: usize>(
+        mut self,
+        paths: [&str; N],
+        subresources: Subresources,
+        methods: MethodRouter<Arc<S>>,
+    ) -> Self {
+        let guard = Guard { access: self.access.clone(), subresources };
+        let methods = methods.layer(from_fn_with_state(guard, admit));
+        for path in paths {
+            let first = path.split('/').nth(1).unwrap_or_default();
+            self.paths.insert(format!("/{first}"));
+            self.router = self.router.route(path, methods.clone());
+        }
+        self
+    }
+
+    /// Adds the routes of a module of its own, all of which begin with `first`.
+    fn merge(mut self, first: &str, subresources: Subresources, routes: Router<Arc<S>>) -> Self {
+        let guard = from_fn_with_state(Guard { access: self.access.clone(), subresources }, admit);
+        self.paths.insert(first.to_owned());
+        self.router = self.router.merge(routes.layer(guard));
+        self
+    }
+
+    /// Adds everything beneath `path`, which ends with a slash, with one answer to all.
+    fn beneath(self, path: &str, answer: &'static str) -> Self {
+        let all = format!("{path}{{*rest}}");
+        let answer = format!("{answer}\n");
+        let methods = any(async move || (StatusCode::METHOD_NOT_ALLOWED, answer));
+        self.on_any([path, &all], subresources_of_logs_or_others(path), methods)
+    }
+}
+
+/// Also what is disabled is called by its name.
+fn subresources_of_logs_or_others(path: &str) -> Subresources {
+    match path {
+        "/logs/" => &["log"],
+        "/runningpods/" => &["pods", "proxy"],
+        _ => PROXY,
+    }
+}
+
+/// Port 10250.
+pub(crate) fn kubelet_routes<S: KubeletState + ContainerAccess>(
     state: Arc<S>,
     checks: &HealthChecks,
-    access: Access,
+    access: Arc<Access>,
+    endpoints: Endpoints,
     debug: DebugRoutes,
 ) -> Router {
-    Router::new()
-        .route("/pods", get(pods::<S>))
-        .route("/pods/", get(pods::<S>))
-        .route("/runningpods", get(running_pods::<S>))
-        .route("/runningpods/", get(running_pods::<S>))
-        .route("/configz", get(configz::<S>))
-        .route("/debug/flags/v", put(log_verbosity::<S>))
-        .merge(checks.routes())
-        .fallback(not_found)
-        .with_state(state)
-        .merge(debug.0)
-        .layer(from_fn(move |Extension(peer): Extension<Peer>, request: Request, next: Next| {
-            admit(access, peer, request, next)
-        }))
+    let routes = Guarded::new(access)
+        .on(["/pods", "/pods/"], &["pods", "proxy"], get(pods::<S>))
+        .merge("/healthz", &["healthz", "proxy"], checks.routes());
+    let routes = if endpoints.debugging {
+        debugging_routes(routes, endpoints, debug)
+    } else {
+        DEBUGGING
+            .iter()
+            .fold(routes, |routes, path| routes.beneath(path, "Debug endpoints are disabled."))
+    };
+    routes.router.with_state(state)
+}
+
+/// Where `enableDebuggingHandlers: false` is told in so many words.
+const DEBUGGING: [&str; 8] = [
+    "/run/",
+    "/exec/",
+    "/attach/",
+    "/portForward/",
+    "/containerLogs/",
+    "/runningpods/",
+    "/debug/pprof/",
+    "/logs/",
+];
+
+/// What `enableDebuggingHandlers` enables.
+fn debugging_routes<S: KubeletState + ContainerAccess>(
+    routes: Guarded<S>,
+    endpoints: Endpoints,
+    debug: DebugRoutes,
+) -> Guarded<S> {
+    let container = |call: &str| {
+        ["{pod}/{container}", "{pod}/{uid}/{container}"]
+            .map(|rest| format!("/{call}/{{namespace}}/{rest}"))
+    };
+    let [exec, exec_uid] = container("exec");
+    let [attach, attach_uid] = container("attach");
+    let [run, run_uid] = container("run");
+    let forward = ["/portForward/{namespace}/{pod}", "/portForward/{namespace}/{pod}/{uid}"];
+    let sessions = Extension(Sessions::default());
+    let streaming = |methods: MethodRouter<Arc<S>>| methods.layer(sessions.clone());
+    let exec_methods = streaming(get(streaming::exec::<S>).post(streaming::exec::<S>));
+    let attach_methods = streaming(get(streaming::attach::<S>).post(streaming::attach::<S>));
+    let forward_methods =
+        streaming(get(streaming::port_forward::<S>).post(streaming::port_forward::<S>));
+    let routes = debug.0.into_iter().fold(routes, |routes, (first, of_debug)| {
+        routes.merge(first, PROXY, of_debug.with_state(()))
+    });
+    let routes = if endpoints.profiling {
+        routes
+    } else {
+        routes.beneath("/debug/pprof/", "profiling endpoint is disabled.")
+    };
+    let routes = routes
+        .on([&exec, &exec_uid], PROXY, exec_methods)
+        .on([&attach, &attach_uid], PROXY, attach_methods)
+        .on(forward, PROXY, forward_methods)
+        .on([&run, &run_uid], PROXY, post(streaming::run::<S>))
+        .on(["/configz"], &["configz", "proxy"], get(configz::<S>))
+        .on(["/runningpods", "/runningpods/"], &["pods", "proxy"], get(running_pods::<S>));
+    let routes = if endpoints.system_logs {
+        let may_query = endpoints.system_log_query;
+        let methods = get(async move |path, uri| node_log(path, uri, may_query).await);
+        routes.on(["/logs", "/logs/", "/logs/{*path}"], &["log"], methods)
+    } else {
+        routes.beneath("/logs/", "logs endpoint is disabled.")
+    };
+    let routes = if endpoints.checkpoints {
+        let path = "/checkpoint/{namespace}/{pod}/{container}";
+        routes.on([path], &["checkpoint"], post(streaming::checkpoint::<S>))
+    } else {
+        routes
+    };
+    let routes = if endpoints.debug_flags {
+        routes.on(["/debug/flags/v"], PROXY, put(log_verbosity::<S>))
+    } else {
+        let disabled = (StatusCode::METHOD_NOT_ALLOWED, "flags endpoint is disabled.\n");
+        routes.on_any(["/debug/flags/v"], PROXY, any(async move || disabled))
+    };
+    let routes = routes.on(["/flagz"], &["configz"], get(flagz::<S>));
+    // The last, so that it knows of all others.
+    let paths: Arc<[String]> = routes.paths.iter().cloned().collect();
+    let statusz = get(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
+        zpages::statusz(&state.about(), &paths, &headers)
+    });
+    routes.on(["/statusz"], &["statusz"], statusz)
+}
+
+async fn flagz<S: KubeletState>(State(state): State<Arc<S>>, headers: HeaderMap) -> Response {
+    zpages::flagz(&state.about(), &headers)
+}
+
+/// A file or directory of the node's logs; `/logs` alone lacks the slash that links count from.
+async fn node_log(path: Option<Path<String>>, uri: Uri, may_query: bool) -> Response {
+    if uri.path() == "/logs" && uri.query().is_none() {
+        return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, "/logs/")]).into_response();
+    }
+    let path = path.map(|Path(path)| path).unwrap_or_default();
+    if may_query {
+        let query: Vec<(String, String)> =
+            Query::try_from_uri(&uri).map(|Query(pairs)| pairs).unwrap_or_default();
+        return node_logs::serve_query(node_logs::NODE_LOGS, path, &query).await;
+    }
+    node_logs::serve(node_logs::NODE_LOGS, path).await
 }
 
 /// Who is at the other end of a connection, as far as its client certificate tells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer(pub(crate) Option<Arc<User>>);
 
-async fn admit(access: Access, peer: Peer, request: Request, next: Next) -> Response {
-    match access.decide(peer.0.as_deref(), request.method(), request.uri().path()) {
+/// What stands before a route.
+#[derive(Clone, Debug)]
+struct Guard {
+    access: Arc<Access>,
+    subresources: Subresources,
+}
+
+/// Lets those through who may.
+async fn admit(
+    State(guard): State<Guard>,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let method = request.method().clone();
+    let headers = request.headers_mut();
+    match guard.access.decide(peer.0.as_deref(), &method, guard.subresources, headers).await {
         Ok(_user) => next.run(request).await,
         Err(Refusal::Unauthorized) => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
         Err(Refusal::Forbidden(text)) => (StatusCode::FORBIDDEN, text).into_response(),
+        Err(Refusal::Unknown(text)) => (StatusCode::INTERNAL_SERVER_ERROR, text).into_response(),
     }
 }
 
@@ -71,10 +255,12 @@ async fn log_verbosity<S: KubeletState>(State(state): State<Arc<S>>, body: Strin
         let text = format!("failed set klog.logging.verbosity {body:?}: not a number\n");
         return (StatusCode::BAD_REQUEST, text).into_response();
     };
-    if !state.set_log_verbosity(verbosity) {
-        return not_found().await.into_response();
-    }
+    state.set_log_verbosity(verbosity);
     format!("successfully set klog.logging.verbosity to {verbosity}").into_response()
+}
+
+async fn method_not_allowed() -> (StatusCode, &'static str) {
+    (StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
 }
 
 async fn not_found() -> (StatusCode, &'static str) {
@@ -132,58 +318,4 @@ fn pod_list<'a>(pods: impl Iterator<Item = &'a Pod>) -> Response {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use axum::body::Body;
-    use http_body_util::BodyExt;
-    use serde_json::Value;
-    use tower::ServiceExt;
-
-    use super::*;
-    use crate::access::Authorization;
-    use crate::state::StateError;
-
-    #[derive(Default)]
-    struct Log(AtomicU32);
-
-    impl KubeletState for Log {
-        fn pods(&self) -> Vec<Arc<Pod>> {
-            Vec::new()
-        }
-        async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
-            Ok(Vec::new())
-        }
-        fn configz(&self) -> Value {
-            Value::Null
-        }
-        fn set_log_verbosity(&self, verbosity: u32) -> bool {
-            self.0.store(verbosity, Ordering::Relaxed);
-            verbosity < 10
-        }
-    }
-
-    #[tokio::test]
-    async fn the_log_level_is_set_by_a_number_in_the_body() {
-        let log = Arc::new(Log::default());
-        let access = Access { anonymous: true, authorization: Authorization::AlwaysAllow };
-        let routes =
-            kubelet_routes(log.clone(), &HealthChecks::ping(), access, DebugRoutes::default())
-                .layer(Extension(Peer::default()));
-        let put = async |body: &'static str| {
-            let request = Request::put("/debug/flags/v").body(Body::from(body)).unwrap();
-            let response = routes.clone().oneshot(request).await.unwrap();
-            let status = response.status();
-            let body = response.into_body().collect().await.unwrap().to_bytes();
-            (status, String::from_utf8(body.to_vec()).unwrap())
-        };
-        let (status, text) = put("4\n").await;
-        assert_eq!(
-            (status, text.as_str()),
-            (StatusCode::OK, "successfully set klog.logging.verbosity to 4")
-        );
-        assert_eq!(log.0.load(Ordering::Relaxed), 4);
-        assert_eq!(put("lots").await.0, StatusCode::BAD_REQUEST);
-        assert_eq!(put("10").await.0, StatusCode::NOT_FOUND);
-    }
-}
+mod tests;

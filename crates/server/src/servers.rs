@@ -8,7 +8,8 @@ use crate::connections::BoundListener;
 use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
 use crate::routes::{healthz_routes, kubelet_routes, read_only_routes};
-use crate::state::KubeletState;
+use crate::state::{Endpoints, KubeletState};
+use crate::streaming::ContainerAccess;
 use crate::tls::ServingTls;
 
 /// `healthzBindAddress:healthzPort`: plain HTTP, `/healthz` and its checks, nothing else.
@@ -53,22 +54,36 @@ impl<S> fmt::Debug for ReadOnlyServer<S> {
     }
 }
 
-/// `address:port`: TLS, HTTP/1.1 and HTTP/2; `/pods`, `/runningpods/`, `/configz`, `/healthz`.
+/// `address:port`: TLS, HTTP/1.1 and HTTP/2; the whole API.
 pub struct KubeletServer<S> {
     state: Arc<S>,
     checks: HealthChecks,
-    access: Access,
+    access: Arc<Access>,
+    endpoints: Endpoints,
     tls: ServingTls,
     debug: DebugRoutes,
 }
 
-impl<S: KubeletState> KubeletServer<S> {
+impl<S: KubeletState + ContainerAccess> KubeletServer<S> {
     /// A server of what `state` knows, for those whom `access` lets in.
-    pub fn new(state: Arc<S>, checks: HealthChecks, access: Access, tls: ServingTls) -> Self {
-        Self { state, checks, access, tls, debug: DebugRoutes::default() }
+    pub fn new(
+        state: Arc<S>,
+        checks: HealthChecks,
+        access: Access,
+        endpoints: Endpoints,
+        tls: ServingTls,
+    ) -> Self {
+        Self {
+            state,
+            checks,
+            access: Arc::new(access),
+            endpoints,
+            tls,
+            debug: DebugRoutes::default(),
+        }
     }
 
-    /// The same with endpoints for debugging.
+    /// The same with endpoints that know more than a [`KubeletState`].
     #[must_use]
     pub fn with_debug_routes(self, debug: DebugRoutes) -> Self {
         Self { debug, ..self }
@@ -77,7 +92,8 @@ impl<S: KubeletState> KubeletServer<S> {
     /// Serves until `stop`. Certificates that are replaced on disk are taken into use within a
     /// minute.
     pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
-        let routes = kubelet_routes(self.state, &self.checks, self.access, self.debug);
+        let routes =
+            kubelet_routes(self.state, &self.checks, self.access, self.endpoints, self.debug);
         let tls = Arc::new(self.tls);
         tokio::join!(
             listener.serve(routes, Some(tls.clone()), &stop),
@@ -91,6 +107,7 @@ impl<S> fmt::Debug for KubeletServer<S> {
         f.debug_struct("KubeletServer")
             .field("checks", &self.checks)
             .field("access", &self.access)
+            .field("endpoints", &self.endpoints)
             .finish_non_exhaustive()
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use crate::zpages::About;
+
 /// What the kubelet could not tell. It is answered as 500 with this text.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -14,6 +16,24 @@ impl StateError {
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(error.into())
     }
+}
+
+/// Which parts of the API on 10250 are served, as configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// `enableDebuggingHandlers`: everything but `/healthz`, `/pods`, statistics and metrics. Those
+    /// below count only with it.
+    pub debugging: bool,
+    /// `enableProfilingHandler`.
+    pub profiling: bool,
+    /// `enableDebugFlagsHandler`.
+    pub debug_flags: bool,
+    /// `enableSystemLogHandler`.
+    pub system_logs: bool,
+    /// `enableSystemLogQuery`.
+    pub system_log_query: bool,
+    /// The feature gate `ContainerCheckpoint`.
+    pub checkpoints: bool,
 }
 
 /// What the servers need to know of the kubelet.
@@ -29,7 +49,9 @@ pub trait KubeletState: Send + Sync + 'static {
     /// key `kubeletconfig`.
     fn configz(&self) -> Value;
 
-    /// Sets the log level, as `-v` does. False if that may not be done at run time
-    /// (`enableDebuggingHandlers`, `enableDebugFlagsHandler`).
-    fn set_log_verbosity(&self, verbosity: u32) -> bool;
+    /// What this process is.
+    fn about(&self) -> About;
+
+    /// Sets the log level, as `-v` does.
+    fn set_log_verbosity(&self, verbosity: u32);
 }

@@ -16,6 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::access::User;
+use crate::client_certificates::ClientAuthorities;
 use crate::self_signed::{CERTIFICATE_FILE, KEY_FILE, ensure_self_signed};
 
 /// How often the files are looked at.
@@ -158,9 +160,22 @@ pub struct ServingTls {
 pub(crate) struct Current {
     pub(crate) config: Arc<ServerConfig>,
     certificate: Option<Arc<CertifiedKey>>,
+    clients: Option<ClientAuthorities>,
 }
 
 impl Current {
+    fn new(options: &TlsOptions, certificate: Option<Arc<CertifiedKey>>) -> Result<Self, TlsError> {
+        let provider = Arc::new(provider(&options.cipher_suites));
+        let clients = client_authorities(options, &provider)?;
+        let config = server_config(options, provider, certificate.clone(), clients.clone())?;
+        Ok(Self { config, certificate, clients })
+    }
+
+    /// Whom a client's certificate names, the first of `chain`; none if it is not to be believed.
+    pub(crate) fn user(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
+        self.clients.as_ref()?.user(chain)
+    }
+
     /// Whether a handshake can succeed at all.
     pub(crate) fn has_certificate(&self) -> bool {
         self.certificate.is_some()
@@ -200,8 +215,7 @@ impl ServingTls {
             }
             certificate => certificate?,
         };
-        let config = server_config(&options, certificate.clone())?;
-        let current = RwLock::new(Current { config, certificate });
+        let current = RwLock::new(Current::new(&options, certificate)?);
         let look_again = TlsReload::default();
         Ok(Self { options, current, seen: Mutex::new(seen), look_again })
     }
@@ -225,8 +239,7 @@ impl ServingTls {
             return Ok(false);
         }
         let certificate = read_certificate(&self.options)?.or_else(|| self.current().certificate);
-        let config = server_config(&self.options, certificate.clone())?;
-        let current = Current { config, certificate };
+        let current = Current::new(&self.options, certificate)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         *seen = now;
         Ok(true)
@@ -290,24 +303,30 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
+fn client_authorities(
+    options: &TlsOptions,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<ClientAuthorities>, TlsError> {
+    let Some(path) = &options.client_ca_file else { return Ok(None) };
+    let roots = Arc::new(authorities(path)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+        .build()
+        .map_err(|source| TlsError::ClientAuthority { path: path.clone(), source })?;
+    Ok(Some(ClientAuthorities::new(verifier)))
+}
+
 fn server_config(
     options: &TlsOptions,
+    provider: Arc<CryptoProvider>,
     certificate: Option<Arc<CertifiedKey>>,
+    clients: Option<ClientAuthorities>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let provider = Arc::new(provider(&options.cipher_suites));
-    let builder = ServerConfig::builder_with_provider(provider.clone())
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&options.min_version.versions())
         .map_err(|source| TlsError::Settings { source })?;
-    let builder = match &options.client_ca_file {
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some(path) => {
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), provider)
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(|source| TlsError::ClientAuthority { path: path.clone(), source })?;
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(clients) => builder.with_client_cert_verifier(Arc::new(clients)),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Certificate(certificate)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

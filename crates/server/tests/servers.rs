@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // Clippy takes helpers outside of test functions for production code.
 
+#[path = "servers/streaming.rs"]
+mod streaming;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +20,10 @@ use rcgen::{
     KeyPair,
 };
 use rubelet_server::{
-    Access, Authorization, BoundListener, CERTIFICATE_FILE, HealthChecks, HealthzServer, KEY_FILE,
-    KubeletServer, KubeletState, MinTlsVersion, ReadOnlyServer, ServingTls, StateError, TlsFiles,
-    TlsOptions,
+    About, Access, AccessSettings, Authorization, BoundListener, CERTIFICATE_FILE, ContainerAccess,
+    ContainerTarget, Endpoints, HealthChecks, HealthzServer, KEY_FILE, KubeletServer, KubeletState,
+    MinTlsVersion, PodTarget, ReadOnlyServer, ServingTls, StateError, StreamOptions,
+    StreamingError, TlsFiles, TlsOptions,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -35,8 +39,11 @@ use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+#[derive(Default)]
 struct Node {
-    runtime_answers: bool,
+    runtime_is_silent: bool,
+    /// Where the runtime's streaming server is.
+    streaming: String,
 }
 
 impl KubeletState for Node {
@@ -50,7 +57,7 @@ impl KubeletState for Node {
     }
 
     async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
-        if !self.runtime_answers {
+        if self.runtime_is_silent {
             return Err(StateError::new("the runtime does not answer"));
         }
         let pod = json!({"metadata": {"name": "web"}});
@@ -61,14 +68,88 @@ impl KubeletState for Node {
         json!({"kubeletconfig": {"kind": "KubeletConfiguration"}})
     }
 
-    fn set_log_verbosity(&self, verbosity: u32) -> bool {
-        verbosity < 10
+    fn about(&self) -> About {
+        let (started, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        About { version: "1.36.0".to_owned(), started, now, flags: Default::default() }
+    }
+
+    fn set_log_verbosity(&self, _: u32) {}
+}
+
+impl Node {
+    fn address(&self, call: &str, target: impl std::fmt::Debug) -> Result<String, StreamingError> {
+        if self.streaming.is_empty() {
+            return Err(StreamingError::Failed(format!("{call} {target:?}")));
+        }
+        Ok(format!("{}/{call}", self.streaming))
+    }
+}
+
+impl ContainerAccess for Node {
+    async fn exec(
+        &self,
+        target: &ContainerTarget,
+        command: Vec<String>,
+        streams: StreamOptions,
+    ) -> Result<String, StreamingError> {
+        self.address("exec", (target, command, streams))
+    }
+
+    async fn attach(
+        &self,
+        target: &ContainerTarget,
+        streams: StreamOptions,
+    ) -> Result<String, StreamingError> {
+        self.address("attach", (target, streams))
+    }
+
+    async fn port_forward(
+        &self,
+        target: &PodTarget,
+        ports: Vec<u16>,
+    ) -> Result<String, StreamingError> {
+        self.address("portforward", (target, ports))
+    }
+
+    async fn run(&self, _: &ContainerTarget, _: Vec<String>) -> Result<Vec<u8>, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+
+    async fn checkpoint(
+        &self,
+        _: &ContainerTarget,
+        _: Option<u32>,
+    ) -> Result<String, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+
+    fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(3600)
     }
 }
 
 fn node() -> Arc<Node> {
-    Arc::new(Node { runtime_answers: true })
+    Arc::default()
 }
+
+fn access(anonymous: bool) -> Access {
+    let settings = AccessSettings {
+        anonymous,
+        client_certificates: true,
+        tokens: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    Access::new(settings, "node-1", None).unwrap()
+}
+
+const ALL: Endpoints = Endpoints {
+    debugging: true,
+    profiling: true,
+    debug_flags: true,
+    system_logs: true,
+    system_log_query: true,
+    checkpoints: true,
+};
 
 /// A server that runs until it is dropped.
 struct Running {
@@ -206,16 +287,11 @@ fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
 }
 
 impl Secure {
-    async fn start(anonymous: bool, authorization: Authorization) -> Self {
-        Self::start_with(node(), anonymous, authorization, MinTlsVersion::Tls12).await
+    async fn start(anonymous: bool) -> Self {
+        Self::start_with(node(), anonymous, MinTlsVersion::Tls12).await
     }
 
-    async fn start_with(
-        state: Arc<Node>,
-        anonymous: bool,
-        authorization: Authorization,
-        min_version: MinTlsVersion,
-    ) -> Self {
+    async fn start_with(state: Arc<Node>, anonymous: bool, min_version: MinTlsVersion) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = authority("clients");
         let client_ca_file = directory.path().join("ca.crt");
@@ -231,10 +307,10 @@ impl Secure {
         };
         #[allow(clippy::disallowed_methods)] // Certificates are checked against the real clock.
         let tls = ServingTls::load(options, Timestamp::now()).unwrap();
-        let access = Access { anonymous, authorization };
+        let access = access(anonymous);
         let checks = HealthChecks::ping().with("log", || Ok(()));
         let server = Running::start(|listener, stop| {
-            KubeletServer::new(state, checks, access, tls).run(listener, stop)
+            KubeletServer::new(state, checks, access, ALL, tls).run(listener, stop)
         })
         .await;
         Self { server, authority, directory }
@@ -312,7 +388,7 @@ fn client(
 
 #[tokio::test]
 async fn the_kubelet_port_serves_those_it_knows() {
-    let secure = Secure::start(false, Authorization::AlwaysAllow).await;
+    let secure = Secure::start(false).await;
     for path in ["/pods", "/configz", "/healthz", "/nonsense"] {
         let answer = secure.get(secure.stranger(), path).await.unwrap();
         assert_eq!(answer, (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()), "{path}");
@@ -336,42 +412,25 @@ async fn the_kubelet_port_serves_those_it_knows() {
 
 #[tokio::test]
 async fn http2_is_spoken_to_whom_asks_for_it() {
-    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
+    let secure = Secure::start(true).await;
     let mut config = secure.stranger();
     config.alpn_protocols = vec![b"h2".to_vec()];
     assert_eq!(secure.get(config, "/healthz").await.unwrap(), ok("ok"));
 }
 
 #[tokio::test]
-async fn webhook_without_an_api_server_refuses_everybody_and_says_why() {
-    let secure = Secure::start(true, Authorization::WebhookWithoutApiServer).await;
-    let refusal = |user: &str| {
-        (
-            StatusCode::FORBIDDEN,
-            format!(
-                "Forbidden (user={user}, verb=get, resource=nodes, subresource(s)=[pods \
-                 proxy])\nauthorization mode Webhook needs an API server, and this kubelet runs \
-                 without one\n"
-            ),
-        )
-    };
-    let answer = secure.get(secure.stranger(), "/pods").await.unwrap();
-    assert_eq!(answer, refusal("system:anonymous"));
-    assert_eq!(secure.get(secure.alice(), "/pods").await.unwrap(), refusal("alice"));
-}
-
-#[tokio::test]
-async fn a_certificate_of_another_authority_is_refused() {
-    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
-    let impostor = secure.client_of(&authority("clients"));
-    assert!(secure.get(impostor, "/pods").await.is_err());
+async fn a_certificate_of_another_authority_counts_for_nothing() {
+    for (anonymous, expected) in [(false, StatusCode::UNAUTHORIZED), (true, StatusCode::OK)] {
+        let secure = Secure::start(anonymous).await;
+        let impostor = secure.client_of(&authority("clients"));
+        assert_eq!(secure.get(impostor, "/pods").await.unwrap().0, expected);
+    }
 }
 
 #[tokio::test]
 async fn the_minimum_version_is_kept() {
     for (min_version, succeeds) in [(MinTlsVersion::Tls12, true), (MinTlsVersion::Tls13, false)] {
-        let secure =
-            Secure::start_with(node(), true, Authorization::AlwaysAllow, min_version).await;
+        let secure = Secure::start_with(node(), true, min_version).await;
         let old = client(secure.directory.path(), &[&version::TLS12], None);
         assert_eq!(secure.connect(old).await.is_ok(), succeeds, "{min_version:?}");
     }
@@ -393,9 +452,9 @@ async fn without_a_certificate_nobody_gets_in_until_there_is_one() {
     };
     let tls = load(TlsFiles::Rotated { places: vec![(file(CERTIFICATE_FILE), file(KEY_FILE))] });
     let changed = tls.reload_handle();
-    let access = Access { anonymous: true, authorization: Authorization::AlwaysAllow };
+    let access = access(true);
     let server = Running::start(|listener, stop| {
-        KubeletServer::new(node(), HealthChecks::ping(), access, tls).run(listener, stop)
+        KubeletServer::new(node(), HealthChecks::ping(), access, ALL, tls).run(listener, stop)
     })
     .await;
     let made = tempfile::tempdir().unwrap();
@@ -419,9 +478,8 @@ async fn without_a_certificate_nobody_gets_in_until_there_is_one() {
 
 #[tokio::test]
 async fn what_the_runtime_does_not_tell_is_an_error() {
-    let state = Arc::new(Node { runtime_answers: false });
-    let secure =
-        Secure::start_with(state, true, Authorization::AlwaysAllow, MinTlsVersion::Tls12).await;
+    let state = Arc::new(Node { runtime_is_silent: true, ..Node::default() });
+    let secure = Secure::start_with(state, true, MinTlsVersion::Tls12).await;
     let answer = secure.get(secure.stranger(), "/runningpods/").await.unwrap();
     let expected = "the runtime does not answer\n".to_owned();
     assert_eq!(answer, (StatusCode::INTERNAL_SERVER_ERROR, expected));
@@ -466,7 +524,7 @@ async fn who_says_nothing_or_not_enough_is_not_waited_for() {
         let answer = read_to_end(&mut stream).await;
         assert!(!answer.contains(" 200 "), "{answer}");
     }
-    let secure = Secure::start(true, Authorization::AlwaysAllow).await;
+    let secure = Secure::start(true).await;
     let mut stream = TcpStream::connect(secure.server.address).await.unwrap();
     assert_eq!(read_to_end(&mut stream).await, "");
 }

@@ -12,6 +12,7 @@ mod rejected;
 mod restart;
 mod stage;
 mod static_pods;
+mod streaming;
 mod volumes;
 mod why;
 mod workloads;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         restart::TRIALS,
         volumes::TRIALS,
         images::TRIALS,
+        streaming::TRIALS,
         outage::TRIALS,
         outage::ON_TWO_NODES,
         TRIALS,

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -30,6 +31,7 @@ pub(crate) struct Stage {
     /// The first to go: they run on the cluster's runtimes.
     kubelets: Vec<KubeletProcess>,
     cluster: Cluster,
+    kubectl: PathBuf,
     namespace: String,
     namespaces: u32,
 }
@@ -81,7 +83,10 @@ impl Stage {
             ];
             let config = json!({
                 "rotateCertificates": false,
-                "authorization": { "mode": "AlwaysAllow" },
+                "authorization": {
+                    "mode": "Webhook",
+                    "webhook": { "cacheUnauthorizedTTL": "2s" },
+                },
                 "nodeLeaseDurationSeconds": 8,
                 "kubeReserved": { "cpu": "100m", "memory": "64Mi" },
                 "crashLoopBackOff": { "maxContainerRestartPeriod": "1s" },
@@ -93,7 +98,8 @@ impl Stage {
             options.config = manifest::with(options.config, config);
             kubelets.push(KubeletProcess::launch(runtime, options)?);
         }
-        let stage = Self { kubelets, cluster, namespace: String::new(), namespaces: 0 };
+        let kubectl = ground.control_plane.kubectl.clone();
+        let stage = Self { kubelets, cluster, kubectl, namespace: String::new(), namespaces: 0 };
         for index in 0..usize::from(nodes) {
             stage.wait_until_node_is_ready(index)?;
         }
@@ -216,6 +222,18 @@ impl Stage {
         let plane = self.cluster.control_plane();
         let args = [&["--namespace", self.namespace.as_str()], args].concat();
         self.cluster.block_on(plane.kubectl(&args))
+    }
+
+    /// A kubectl for the trial's namespace on this machine, outside of the cluster's network.
+    pub(crate) fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command
+            .arg("--kubeconfig")
+            .arg(self.cluster.kubeconfig())
+            .args(["--namespace", &self.namespace])
+            .args(args)
+            .env("HOME", self.cluster.control_plane().dir());
+        command
     }
 
     /// A list of the trial's namespace, such as `pods`.

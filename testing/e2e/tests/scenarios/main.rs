@@ -17,6 +17,7 @@ mod server;
 mod soak;
 mod sources;
 mod start;
+mod streaming;
 mod volumes;
 mod why;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         server::SCENARIOS,
         logs::SCENARIOS,
         why::SCENARIOS,
+        streaming::SCENARIOS,
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,

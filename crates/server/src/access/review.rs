@@ -1,0 +1,105 @@
+//! Asking the API server, and asking again where that may help.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::sleep;
+
+use super::User;
+
+/// How often something is asked, as upstream does.
+const TRIES: u32 = 5;
+/// How long to wait after the first failure.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+/// By how much each wait is longer than the one before.
+const FACTOR: f64 = 1.5;
+/// How much longer a wait may be by chance.
+const JITTER: f64 = 0.2;
+
+/// May somebody do this to this node?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessQuestion {
+    /// Who.
+    pub user: User,
+    /// What: `get`, `create` and so on.
+    pub verb: &'static str,
+    /// With which part of the node.
+    pub subresource: &'static str,
+    /// The node.
+    pub node: String,
+}
+
+impl AccessQuestion {
+    /// All that tells it apart from others.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &str> {
+        let Self { user, verb, subresource, node } = self;
+        let groups = user.groups.iter().map(String::as_str);
+        let extra = user.extra.iter().flat_map(|(key, values)| {
+            // A key, its values, and how one knows where they end.
+            let values = values.iter().flat_map(|value| ["value", value.as_str()]);
+            ["key", key.as_str()].into_iter().chain(values)
+        });
+        [*verb, *subresource, node, &user.name, user.uid.as_deref().unwrap_or_default()]
+            .into_iter()
+            .chain(groups)
+            .chain(["extra"])
+            .chain(extra)
+    }
+}
+
+/// The API server has not answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct ReviewError {
+    /// What went wrong.
+    pub text: String,
+    /// It may go right in a moment.
+    pub is_passing: bool,
+}
+
+/// The API server, as far as it says who somebody is and what he may do. Each call is one attempt.
+pub trait AccessReviews: Send + Sync + 'static {
+    /// Whose token that is (`TokenReview`); none if it is nobody's.
+    fn user_of_token(&self, token: String)
+    -> BoxFuture<'static, Result<Option<User>, ReviewError>>;
+
+    /// Whether somebody may do something (`SubjectAccessReview`).
+    fn is_allowed(&self, question: AccessQuestion)
+    -> BoxFuture<'static, Result<bool, ReviewError>>;
+}
+
+pub(super) fn user_of_token(
+    reviews: Arc<dyn AccessReviews>,
+    token: String,
+) -> BoxFuture<'static, Result<Option<Arc<User>>, ReviewError>> {
+    async move {
+        let user = retry(|| reviews.user_of_token(token.clone())).await?;
+        Ok(user.filter(|user| !user.name.is_empty()).map(|user| Arc::new(user.authenticated())))
+    }
+    .boxed()
+}
+
+pub(super) fn decide(
+    reviews: Arc<dyn AccessReviews>,
+    question: AccessQuestion,
+) -> BoxFuture<'static, Result<bool, ReviewError>> {
+    async move { retry(|| reviews.is_allowed(question.clone())).await }.boxed()
+}
+
+async fn retry<T>(
+    ask: impl Fn() -> BoxFuture<'static, Result<T, ReviewError>>,
+) -> Result<T, ReviewError> {
+    let mut delay = FIRST_DELAY;
+    for _ in 1..TRIES {
+        match ask().await {
+            Err(error) if error.is_passing => {
+                sleep(delay.mul_f64(1.0 + JITTER * rand::random::<f64>())).await;
+                delay = delay.mul_f64(FACTOR);
+            }
+            answer => return answer,
+        }
+    }
+    ask().await
+}

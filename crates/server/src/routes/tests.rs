@@ -1,0 +1,305 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+use crate::access::{AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError};
+use crate::container_logs::{
+    ContainerLogs, ContainerLogsError, LogBytes, LogTarget, PodLogOptions,
+};
+use crate::pod_explanations::{PodExplanation, PodExplanations};
+use crate::state::StateError;
+use crate::streaming::{ContainerTarget, PodTarget, StreamOptions, StreamingError};
+use crate::zpages::About;
+
+#[derive(Default)]
+struct Node {
+    verbosity: AtomicU32,
+}
+
+impl KubeletState for Node {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        Vec::new()
+    }
+    async fn running_pods(&self) -> Result<Vec<Pod>, StateError> {
+        Ok(Vec::new())
+    }
+    fn configz(&self) -> Value {
+        Value::Null
+    }
+    fn about(&self) -> About {
+        let (started, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
+        About { version: "1.36.0".to_owned(), started, now, flags: Default::default() }
+    }
+    fn set_log_verbosity(&self, verbosity: u32) {
+        self.verbosity.store(verbosity, Ordering::Relaxed);
+    }
+}
+
+impl ContainerAccess for Node {
+    async fn exec(
+        &self,
+        _: &ContainerTarget,
+        _: Vec<String>,
+        _: StreamOptions,
+    ) -> Result<String, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+    async fn attach(
+        &self,
+        _: &ContainerTarget,
+        _: StreamOptions,
+    ) -> Result<String, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+    async fn port_forward(&self, _: &PodTarget, _: Vec<u16>) -> Result<String, StreamingError> {
+        Err(StreamingError::NoSuchPod)
+    }
+    async fn run(
+        &self,
+        target: &ContainerTarget,
+        command: Vec<String>,
+    ) -> Result<Vec<u8>, StreamingError> {
+        Ok(format!("{target:?} {command:?}").into_bytes())
+    }
+    async fn checkpoint(
+        &self,
+        target: &ContainerTarget,
+        timeout: Option<u32>,
+    ) -> Result<String, StreamingError> {
+        Ok(format!("/{}-{timeout:?}", target.container))
+    }
+    fn idle_timeout(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+const ALL: Endpoints = Endpoints {
+    debugging: true,
+    profiling: true,
+    debug_flags: true,
+    system_logs: true,
+    system_log_query: true,
+    checkpoints: true,
+};
+
+/// Knows no pod.
+struct Nobody;
+
+impl ContainerLogs for Nobody {
+    fn open_log(
+        &self,
+        target: LogTarget,
+        _: PodLogOptions,
+    ) -> BoxFuture<'_, Result<LogBytes, ContainerLogsError>> {
+        std::future::ready(Err(ContainerLogsError::NoPod { pod: target.pod })).boxed()
+    }
+}
+
+impl PodExplanations for Nobody {
+    fn explain(&self, _: String, _: String) -> BoxFuture<'_, Option<PodExplanation>> {
+        std::future::ready(None).boxed()
+    }
+}
+
+fn debug() -> DebugRoutes {
+    let nobody = Arc::new(Nobody);
+    DebugRoutes::default().with_container_logs(nobody.clone()).with_pod_explanations(nobody)
+}
+
+fn routes(endpoints: Endpoints) -> (Arc<Node>, Router) {
+    let node = Arc::new(Node::default());
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    let access = Arc::new(Access::new(settings, "node", None).unwrap());
+    let routes = kubelet_routes(node.clone(), &HealthChecks::ping(), access, endpoints, debug())
+        .layer(Extension(Peer::default()));
+    (node, routes)
+}
+
+async fn ask(routes: &Router, method: &str, path: &str, body: &'static str) -> (u16, String) {
+    let request = Request::builder().method(method).uri(path).body(Body::from(body)).unwrap();
+    let response = routes.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status.as_u16(), String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn the_log_level_is_set_by_a_number_in_the_body() {
+    let (node, routes) = routes(ALL);
+    let set = "successfully set klog.logging.verbosity to 4".to_owned();
+    assert_eq!(ask(&routes, "PUT", "/debug/flags/v", "4\n").await, (200, set));
+    assert_eq!(node.verbosity.load(Ordering::Relaxed), 4);
+    assert_eq!(ask(&routes, "PUT", "/debug/flags/v", "lots").await.0, 400);
+    assert_eq!(ask(&routes, "GET", "/debug/flags/v", "").await.0, 405);
+}
+
+#[tokio::test]
+async fn what_is_disabled_says_so() {
+    let debugging = "Debug endpoints are disabled.\n";
+    let none = "404 page not found\n";
+    let off = Endpoints { debugging: false, ..ALL };
+    let flags = Endpoints { debug_flags: false, ..ALL };
+    let logs = Endpoints { system_logs: false, ..ALL };
+    let checkpoints = Endpoints { checkpoints: false, ..ALL };
+    let profiling = Endpoints { profiling: false, ..ALL };
+    for (endpoints, method, path, status, text) in [
+        (off, "POST", "/exec/ns/pod/c", 405, debugging),
+        (off, "GET", "/attach/ns/pod/uid/c", 405, debugging),
+        (off, "POST", "/portForward/ns/pod", 405, debugging),
+        (off, "POST", "/run/ns/pod/c", 405, debugging),
+        (off, "GET", "/containerLogs/ns/pod/c", 405, debugging),
+        (off, "GET", "/runningpods/", 405, debugging),
+        (off, "GET", "/debug/pprof/heap", 405, debugging),
+        (off, "GET", "/logs/", 405, debugging),
+        (off, "GET", "/configz", 404, none),
+        (off, "PUT", "/debug/flags/v", 404, none),
+        (off, "GET", "/healthz", 200, "ok"),
+        (flags, "PUT", "/debug/flags/v", 405, "flags endpoint is disabled.\n"),
+        (logs, "GET", "/logs/", 405, "logs endpoint is disabled.\n"),
+        (logs, "GET", "/logs/syslog", 405, "logs endpoint is disabled.\n"),
+        (checkpoints, "POST", "/checkpoint/ns/pod/c", 404, none),
+        (profiling, "GET", "/debug/pprof/", 405, "profiling endpoint is disabled.\n"),
+        (ALL, "GET", "/nowhere", 404, none),
+        (ALL, "POST", "/pods", 405, "405: Method Not Allowed"),
+    ] {
+        let (_, routes) = routes(endpoints);
+        let answer = ask(&routes, method, path, "").await;
+        assert_eq!(answer, (status, text.to_owned()), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn run_has_a_container_with_or_without_a_uid() {
+    let (_, routes) = routes(ALL);
+    for (path, uid) in [("/run/n/p/c", None), ("/run/n/p/u/c", Some("u".to_owned()))] {
+        let pod = PodTarget { namespace: "n".to_owned(), name: "p".to_owned(), uid };
+        let target = ContainerTarget { pod, container: "c".to_owned() };
+        let expected = format!("{target:?} {:?}", ["ls", "-l"]);
+        let answer = ask(&routes, "POST", &format!("{path}?cmd=ls+-l"), "").await;
+        assert_eq!(answer, (200, expected), "{path}");
+    }
+    assert_eq!(ask(&routes, "GET", "/run/n/p/c?cmd=ls", "").await.0, 405);
+}
+
+#[tokio::test]
+async fn checkpoints_pages_and_logs_are_served() {
+    let (_, routes) = routes(ALL);
+    let made = ask(&routes, "POST", "/checkpoint/n/p/c?timeout=3", "").await;
+    assert_eq!(made, (200, "{\"items\":[\"/c-Some(3)\"]}".to_owned()));
+    let bad = ask(&routes, "POST", "/checkpoint/n/p/c?timeout=soon", "").await;
+    assert_eq!(bad, (404, "cannot parse value of timeout parameter".to_owned()));
+    let (status, text) = ask(&routes, "GET", "/statusz", "").await;
+    let paths = "Paths: /attach /checkpoint /configz /containerLogs /debug /exec /flagz /healthz /logs /pods \
+                 /portForward /run /runningpods\n";
+    assert!(status == 200 && text.ends_with(paths), "{text}");
+    assert_eq!(ask(&routes, "GET", "/flagz", "").await.0, 200);
+    assert_eq!(ask(&routes, "GET", "/logs", "").await.0, 301);
+    assert_eq!(ask(&routes, "GET", "/logs/", "").await.0, 200);
+    assert_eq!(ask(&routes, "GET", "/logs/no/such%20file", "").await.0, 404);
+    assert_eq!(ask(&routes, "GET", "/logs/?query=+", "").await.0, 400);
+    assert_eq!(ask(&routes, "GET", "/logs/x?query=a", "").await.0, 406);
+}
+
+/// An API server that writes down what it is asked, and says no.
+#[derive(Default)]
+struct Refusing(std::sync::Mutex<Vec<String>>);
+
+impl AccessReviews for Refusing {
+    fn user_of_token(
+        &self,
+        token: String,
+    ) -> BoxFuture<'static, Result<Option<User>, ReviewError>> {
+        let user = User { name: token, ..User::default() };
+        std::future::ready(Ok(Some(user))).boxed()
+    }
+    fn is_allowed(
+        &self,
+        question: AccessQuestion,
+    ) -> BoxFuture<'static, Result<bool, ReviewError>> {
+        let AccessQuestion { user, verb, subresource, .. } = question;
+        // Everybody may do what he is called after.
+        let allowed = user.name == subresource;
+        self.0.lock().unwrap().push(format!("{verb} {subresource}"));
+        std::future::ready(Ok(allowed)).boxed()
+    }
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_right_and_for_no_other() {
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: Some(Duration::ZERO),
+        authorization: Authorization::Webhook {
+            authorized_ttl: Duration::ZERO,
+            unauthorized_ttl: Duration::ZERO,
+        },
+    };
+    let reviews = Arc::new(Refusing::default());
+    let access = Arc::new(Access::new(settings, "node", Some(reviews.clone() as _)).unwrap());
+    let node = Arc::new(Node::default());
+    let routes = kubelet_routes(node, &HealthChecks::ping(), access, ALL, debug())
+        .layer(Extension(Peer::default()));
+    for (method, path, verb, subresources) in [
+        ("GET", "/healthz", "get", &["healthz", "proxy"][..]),
+        ("GET", "/healthz/ping", "get", &["healthz", "proxy"]),
+        ("GET", "/pods", "get", &["pods", "proxy"]),
+        ("GET", "/pods/", "get", &["pods", "proxy"]),
+        ("GET", "/runningpods/", "get", &["pods", "proxy"]),
+        ("GET", "/configz", "get", &["configz", "proxy"]),
+        ("GET", "/flagz", "get", &["configz"]),
+        ("GET", "/statusz", "get", &["statusz"]),
+        ("GET", "/logs/", "get", &["log"]),
+        ("GET", "/logs/pods/a", "get", &["log"]),
+        ("POST", "/checkpoint/n/p/c", "create", &["checkpoint"]),
+        ("GET", "/exec/n/p/c", "get", &["proxy"]),
+        ("POST", "/exec/n/p/u/c", "create", &["proxy"]),
+        ("POST", "/attach/n/p/c", "create", &["proxy"]),
+        ("POST", "/portForward/n/p", "create", &["proxy"]),
+        ("POST", "/run/n/p/c", "create", &["proxy"]),
+        ("GET", "/containerLogs/n/p/c", "get", &["proxy"]),
+        ("GET", "/debug/pods/n/p", "get", &["proxy"]),
+        ("PUT", "/debug/flags/v", "update", &["proxy"]),
+        ("DELETE", "/pods", "delete", &["pods", "proxy"]),
+        ("PATCH", "/nowhere", "patch", &["proxy"]),
+    ] {
+        let as_somebody = |name: &str| {
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header("authorization", format!("Bearer {name}"))
+                .body(Body::empty())
+                .unwrap();
+            routes.clone().oneshot(request)
+        };
+        let refused = as_somebody("mallory").await.unwrap();
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{method} {path}");
+        let text = refused.into_body().collect().await.unwrap().to_bytes();
+        let named = subresources.join(" ");
+        let expected = format!(
+            "Forbidden (user=mallory, verb={verb}, resource=nodes, subresource(s)=[{named}])\n"
+        );
+        assert_eq!(text, expected, "{method} {path}");
+        let asked = std::mem::take(&mut *reviews.0.lock().unwrap());
+        let expected: Vec<_> = subresources.iter().map(|one| format!("{verb} {one}")).collect();
+        assert_eq!(asked, expected, "{method} {path}");
+        for name in subresources {
+            let allowed = as_somebody(name).await.unwrap().status();
+            assert_ne!(allowed, StatusCode::FORBIDDEN, "{name} {method} {path}");
+        }
+        reviews.0.lock().unwrap().clear();
+    }
+}

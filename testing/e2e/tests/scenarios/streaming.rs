@@ -1,0 +1,179 @@
+//! Commands and ports of containers, again and again: nothing of a session may stay.
+//!
+//! `RUBELET_STREAMING_CYCLES` (40) says how many commands are run; half as many ports are forwarded.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rubelet_e2e::manifest::{busybox, pod, with};
+use rubelet_e2e::runner::{Scenario, Stage};
+use rubelet_e2e::{KubeletProcess, wait_for};
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::json;
+
+use crate::WAIT;
+use crate::server::{connect, wait_until_served};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::on_all(
+    "sessions_into_containers_leave_nothing_behind",
+    sessions_into_containers_leave_nothing_behind,
+)];
+
+const CYCLES: usize = 40;
+/// So many go first, so that what is made once is there.
+const WARM_UP: usize = 20;
+/// By how much the kubelet's resident memory may be larger in the end.
+const GROWTH: u64 = 2 << 20;
+
+/// A WebSocket to the kubelet.
+struct Socket(StreamOwned<ClientConnection, TcpStream>);
+
+/// A message: its kind, and its bytes.
+type Message = (u8, Vec<u8>);
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+
+impl Socket {
+    fn open(kubelet: &KubeletProcess, path: &str, protocol: &str) -> anyhow::Result<Self> {
+        let mut stream = connect(kubelet, None)?;
+        stream.sock.set_read_timeout(Some(WAIT))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
+        )?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            head.extend(byte);
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        ensure!(head.starts_with("HTTP/1.1 101 "), "{path} is answered {head}");
+        Ok(Self(stream))
+    }
+
+    /// Sends a short binary message, under a mask that changes nothing.
+    fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 126);
+        let length = length.context("too long")?;
+        let frame = [&[0x80 | BINARY, 0x80 | length, 0, 0, 0, 0], bytes].concat();
+        Ok(self.0.write_all(&frame)?)
+    }
+
+    fn receive(&mut self) -> anyhow::Result<Message> {
+        let mut head = [0; 2];
+        self.0.read_exact(&mut head)?;
+        let length = match head[1] {
+            126 => {
+                let mut length = [0; 2];
+                self.0.read_exact(&mut length)?;
+                usize::from(u16::from_be_bytes(length))
+            }
+            127 => anyhow::bail!("a message that long is not expected"),
+            length => usize::from(length),
+        };
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes)?;
+        Ok((head[0] & 0xf, bytes))
+    }
+}
+
+/// Runs a command that gives its input back, and reads to the end.
+fn exec(kubelet: &KubeletProcess, name: &str) -> anyhow::Result<()> {
+    let path = format!("/exec/default/{name}/app?command=cat&input=1&output=1&error=1");
+    let mut socket = Socket::open(kubelet, &path, "v5.channel.k8s.io")?;
+    socket.send(b"\x00some words")?;
+    socket.send(&[255, 0])?;
+    let (mut output, mut status) = (Vec::new(), Vec::new());
+    loop {
+        match socket.receive()? {
+            (BINARY, bytes) if bytes.first() == Some(&1) => output.extend(&bytes[1..]),
+            (BINARY, bytes) if bytes.first() == Some(&3) => status.extend(&bytes[1..]),
+            (CLOSE, _) => break,
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+    ensure!(output == b"some words", "{}", String::from_utf8_lossy(&output));
+    let status = String::from_utf8_lossy(&status).into_owned();
+    ensure!(status.contains("\"Success\""), "it ends with {status}");
+    Ok(())
+}
+
+/// Reads a file of a server in a pod through a forwarded port, over a WebSocket of the kind that
+/// runtimes speak themselves.
+fn forward(kubelet: &KubeletProcess, name: &str) -> anyhow::Result<()> {
+    let path = format!("/portForward/default/{name}?port=8080");
+    let mut socket = Socket::open(kubelet, &path, "v4.channel.k8s.io")?;
+    socket.send(b"\x00GET /file HTTP/1.0\r\n\r\n")?;
+    let mut answer = Vec::new();
+    // The port comes first, in both channels.
+    while !String::from_utf8_lossy(&answer).contains("a file") {
+        match socket.receive()? {
+            (BINARY, bytes) if bytes.first() == Some(&0) => answer.extend(&bytes[1..]),
+            (BINARY, bytes) if bytes.len() <= 3 => {}
+            other => anyhow::bail!("{other:?} after {}", String::from_utf8_lossy(&answer)),
+        }
+    }
+    Ok(())
+}
+
+fn descriptors(kubelet: &KubeletProcess) -> anyhow::Result<usize> {
+    Ok(std::fs::read_dir(format!("/proc/{}/fd", kubelet.pid()))?.count())
+}
+
+fn sessions_into_containers_leave_nothing_behind(stage: &Stage) -> anyhow::Result<()> {
+    let cycles = std::env::var("RUBELET_STREAMING_CYCLES");
+    let cycles = cycles.ok().map(|cycles| cycles.parse()).transpose()?.unwrap_or(CYCLES);
+    let kubelet = stage.start_kubelet()?;
+    let serve = "mkdir /www; echo a file > /www/file; exec httpd -f -p 8080 -h /www";
+    let probe = json!({ "readinessProbe": {
+        "httpGet": { "path": "/file", "port": 8080 }, "periodSeconds": 1, "timeoutSeconds": 10,
+    }});
+    let spec = json!({
+        "terminationGracePeriodSeconds": 0,
+        "containers": [with(busybox("app", serve), probe)],
+    });
+    kubelet.write_pod(&pod("served", spec))?;
+    let served = kubelet.wait_for_pod("served", "ready", WAIT, |pod| pod.ready)?;
+    wait_until_served(&kubelet)?;
+
+    let round = |count: usize| {
+        for number in 0..count {
+            exec(&kubelet, &served.name).with_context(|| format!("command {number}"))?;
+            if number % 2 == 0 {
+                forward(&kubelet, &served.name).with_context(|| format!("port {number}"))?;
+            }
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    round(WARM_UP)?;
+    let at_rest = |most: usize| {
+        wait_for("its descriptors to be closed", Duration::from_secs(30), || {
+            let open = descriptors(&kubelet).map_err(|error| format!("{error:#}"))?;
+            if open <= most { Ok(open) } else { Err(format!("{open} are open")) }
+        })
+    };
+    let (before, open) = (kubelet.usage()?, at_rest(usize::MAX)?);
+    round(cycles)?;
+    at_rest(open + 1)?;
+    let after = kubelet.usage()?;
+    let grown = after.resident.saturating_sub(before.resident);
+    let figures = format!(
+        "after {cycles} commands and {} ports: resident memory {} -> {} KiB, threads {} -> {}, \
+         descriptors {open}",
+        cycles.div_ceil(2),
+        before.resident / 1024,
+        after.resident / 1024,
+        before.threads,
+        after.threads,
+    );
+    println!("{figures}");
+    ensure!(grown <= GROWTH, "{figures}");
+    ensure!(after.threads <= before.threads + 2, "{figures}");
+    Ok(())
+}
