@@ -41,7 +41,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::PodObjects;
-use crate::mounts::prepare_mounts;
+use crate::mounts::{prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
 use crate::runtime_classes::look_up_runtime_handler;
@@ -317,6 +317,12 @@ impl Executor {
         made.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
+    /// The pod's volumes that are ready.
+    fn volumes_of(&self, pod: &Pod) -> Arc<PodVolumes> {
+        let uid = rubelet_types::pod_ref(pod).uid;
+        self.memory().get(&uid).and_then(|entry| entry.0.volumes.clone()).unwrap_or_default()
+    }
+
     fn sandbox_to_create(&self, pod: &Pod, attempt: u32) -> Result<SandboxToCreate, String> {
         let manager = &self.container_manager;
         let text = |error: rubelet_container_manager::ContainerManagerError| error_chain(&error);
@@ -325,6 +331,7 @@ impl Executor {
             cgroup_parent: manager.pod_cgroup_parent(pod).map_err(text)?,
             resources: Some(manager.sandbox_resources(pod, false).map_err(text)?),
             overhead: Some(manager.sandbox_overhead(pod).map_err(text)?),
+            extra_groups: self.volumes_of(pod).extra_groups.clone(),
             ..SandboxToCreate::default()
         })
     }
@@ -422,11 +429,7 @@ impl Executor {
             .map_err(|error| config_error(error_chain(&error)))?
             .clone();
         let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.host_ips.get());
-        let volumes = self
-            .memory()
-            .get(&order.pod_ref.uid)
-            .and_then(|entry| entry.0.volumes.clone())
-            .unwrap_or_else(|| Arc::new(PodVolumes::default()));
+        let volumes = self.volumes_of(pod);
         let volume_paths: BTreeMap<String, PathBuf> = volumes
             .by_name
             .iter()
@@ -458,6 +461,8 @@ impl Executor {
         )
         .await
         .map_err(|message| self.config_failed(order, &spec, message))?;
+        let devices = prepare_devices(&spec.container, &volumes)
+            .map_err(|message| self.config_failed(order, &spec, message))?;
         let resources = self
             .container_manager
             .container_resources(pod, &spec.container, false)
@@ -487,7 +492,7 @@ impl Executor {
             allocatable,
             volume_paths,
             api_objects: objects,
-            allocation: ContainerAllocation::default(),
+            allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
         self.runtime
             .start_container(pod, to_start, cancel)

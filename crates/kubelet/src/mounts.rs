@@ -1,9 +1,9 @@
-//! From the volumes of a pod to the mounts of a container.
+//! From the volumes of a pod to the mounts and devices of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
-use rubelet_pod_runtime::{PreparedMount, prepare_mount};
+use rubelet_pod_runtime::{Device, PreparedMount, prepare_mount};
 use rubelet_types::{PodRef, expand};
 use rubelet_volume_manager::{PodVolumes, SubPathMount, VolumeManager};
 
@@ -31,7 +31,7 @@ pub(crate) async fn prepare_mounts(
                 .prepare_sub_path(
                     pod_ref,
                     SubPathMount {
-                        volume: mount.name.clone(),
+                        volume: volume.spec_name.clone(),
                         volume_path: volume.host_path.clone(),
                         container: container.name.clone(),
                         index,
@@ -48,6 +48,33 @@ pub(crate) async fn prepare_mounts(
         prepared.push(ready);
     }
     Ok(prepared)
+}
+
+/// The devices that `container` maps. `Err` carries the text of a `CreateContainerConfigError`.
+pub(crate) fn prepare_devices(
+    container: &Container,
+    pod_volumes: &PodVolumes,
+) -> Result<Vec<Device>, String> {
+    let devices = container.volume_devices.iter().flatten().map(|device| {
+        if !device.device_path.starts_with('/') {
+            return Err(format!(
+                "error DevicePath `{}` must be an absolute path",
+                device.device_path
+            ));
+        }
+        let Some(mapped) = pod_volumes.devices.get(&device.name) else {
+            return Err(format!(
+                "cannot find volume {:?} to pass into container {:?}",
+                device.name, container.name
+            ));
+        };
+        Ok(Device {
+            host_path: mapped.host_path.to_string_lossy().into_owned(),
+            container_path: device.device_path.clone(),
+            permissions: if mapped.read_only { "r" } else { "mrw" }.to_owned(),
+        })
+    });
+    devices.collect()
 }
 
 /// The path within the volume, if the mount names one.

@@ -242,6 +242,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             events.clone(),
             VolumeContent {
                 objects: cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
+                claims: cluster.as_ref().map(Cluster::claims),
                 allocatable: parts.container_manager.allocatable().cloned().unwrap_or_default(),
                 clock: clock.clone(),
             },

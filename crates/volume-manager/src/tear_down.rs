@@ -57,6 +57,11 @@ fn apply_tear_down(
         VolumeAction::TearDownDirectory { plugin, name } => {
             tear_down_directory(mounts, pod, *plugin, name)
         }
+        VolumeAction::Unmount { plugin, name } => unmount_volume(mounts, pod, *plugin, name),
+        VolumeAction::RemoveDeviceLink { plugin, name } => {
+            let link = pod.device(plugin.directory_name(), name);
+            gone(&link, fs::remove_file(&link))
+        }
         VolumeAction::RemoveEmptyDirectory { plugin_directory, name } => {
             remove_left_over(mounts, &pod.volume(plugin_directory, name))
         }
@@ -86,15 +91,33 @@ pub(crate) fn remove_sub_path(
     Ok(())
 }
 
+/// Takes a volume away from the pod that lives on without it.
+fn unmount_volume(
+    mounts: &dyn MountPort,
+    pod: &PodDirectory,
+    plugin: VolumePlugin,
+    name: &str,
+) -> Result<(), TearDownError> {
+    refuse_sub_paths(pod, name)?;
+    let path = pod.volume(plugin.directory_name(), name);
+    unmount_all_at(mounts, &path)?;
+    remove_mount_point(&path)
+}
+
+fn refuse_sub_paths(pod: &PodDirectory, volume: &str) -> Result<(), TearDownError> {
+    if observe_sub_paths(pod)?.iter().any(|sub_path| sub_path.volume == volume) {
+        return Err(TearDownError::SubPathsRemain { volume: volume.to_owned() });
+    }
+    Ok(())
+}
+
 fn tear_down_directory(
     mounts: &dyn MountPort,
     pod: &PodDirectory,
     plugin: VolumePlugin,
     name: &str,
 ) -> Result<(), TearDownError> {
-    if observe_sub_paths(pod)?.iter().any(|sub_path| sub_path.volume == name) {
-        return Err(TearDownError::SubPathsRemain { volume: name.to_owned() });
-    }
+    refuse_sub_paths(pod, name)?;
     let plugin_directory = plugin.directory_name();
     let path = pod.volume(plugin_directory, name);
     let deleting = pod.deleting_volume(plugin_directory, name);

@@ -2,6 +2,7 @@
 //!
 //! A kubelet that is alone has nothing of this.
 
+mod claims;
 mod events;
 mod node;
 mod objects;
@@ -30,7 +31,7 @@ use rubelet_pod_workers::PodWorkers;
 use rubelet_status_manager::{ApiStatusSink, StatusChanges, publish_statuses};
 use rubelet_token_manager::TokenManager;
 use rubelet_types::{Clock, EventRecorder, ResourceAmounts};
-use rubelet_volume_manager::VolumeManager;
+use rubelet_volume_manager::{ClaimPort, VolumeManager};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +40,7 @@ use crate::pod_admission::NodeObject;
 use crate::pods::DesiredPods;
 use crate::settings;
 
+use claims::ApiClaims;
 use events::ApiEvents;
 use node::ApiNode;
 pub(crate) use objects::PodObjects;
@@ -192,6 +194,11 @@ impl Cluster {
     /// What pods get from the API server.
     pub(crate) fn pod_objects(&self) -> Arc<PodObjects> {
         Arc::clone(&self.pod_objects)
+    }
+
+    /// Where the volumes behind claims are found.
+    pub(crate) fn claims(&self) -> Arc<dyn ClaimPort> {
+        Arc::new(ApiClaims::new(self.api.clone()))
     }
 
     /// Where others say what the Node's status depends on.

@@ -1,8 +1,10 @@
 //! The mount table, and mounting.
 
+mod helper;
 mod mounting;
 mod table;
 
+pub use helper::{MountHelperError, mount_with_helper};
 pub use mounting::{
     HugetlbfsOptions, MountError, TmpfsOptions, UnmountError, bind_mount, ensure_shared,
     is_mount_point, mount_hugetlbfs, mount_tmpfs, remount_bind_read_only, tmpfs_noswap_supported,

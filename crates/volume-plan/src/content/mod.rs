@@ -199,6 +199,9 @@ impl ContentVolume {
             VolumePlugin::Projected => "projected",
             VolumePlugin::EmptyDir => "emptyDir",
             VolumePlugin::HostPath => "hostPath",
+            VolumePlugin::Local => "local",
+            VolumePlugin::Nfs => "nfs",
+            VolumePlugin::Image => "image",
         }
     }
 

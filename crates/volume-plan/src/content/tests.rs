@@ -64,7 +64,7 @@ fn pod(volume: &Value, security: &Value) -> Pod {
 }
 
 fn content(pod: &Pod) -> ContentVolume {
-    let desired = desired_volumes(pod, Some(1 << 30));
+    let desired = desired_volumes(pod, Some(1 << 30), &crate::ClaimObjects::default());
     match desired.volumes.into_iter().next().map(|volume| volume.source) {
         Some(VolumeSource::Content(content)) => content,
         other => panic!("{other:?} {:?}", desired.rejected),

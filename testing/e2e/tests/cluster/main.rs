@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs it; `cargo test -p rubelet-e2e --test cluster NAME` runs some of it, once
 //! `cargo xtask setup cluster built` has been run and the kubelet has been built.
 
+mod claims;
 mod node;
 mod outage;
 mod pods;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         rejected::TRIALS,
         restart::TRIALS,
         volumes::TRIALS,
+        claims::TRIALS,
         outage::TRIALS,
         outage::ON_TWO_NODES,
         TRIALS,
