@@ -1,11 +1,21 @@
 //! From the volumes of a pod to the mounts and devices of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
-use rubelet_pod_runtime::{Device, PreparedMount, prepare_mount};
+use rubelet_pod_runtime::{Device, ImageMount, PreparedMount, prepare_mount};
 use rubelet_types::{PodRef, expand};
 use rubelet_volume_manager::{PodVolumes, SubPathMount, VolumeManager};
+use rubelet_volume_plan::check_sub_path;
+
+/// What a container can mount.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadyVolumes<'a> {
+    pub(crate) volumes: &'a PodVolumes,
+    /// Images that are on the node, by volume.
+    pub(crate) images: &'a BTreeMap<String, ImageMount>,
+}
 
 /// Prepares every volume mount of `container`. `Err` carries the text of a
 /// `CreateContainerConfigError`.
@@ -13,13 +23,23 @@ pub(crate) async fn prepare_mounts(
     volumes: &VolumeManager,
     pod_ref: &PodRef,
     container: &Container,
-    pod_volumes: &PodVolumes,
+    ready: ReadyVolumes<'_>,
     environment: &[(String, String)],
     runtime_supports_rro: bool,
 ) -> Result<Vec<PreparedMount>, String> {
     let mut prepared = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let Some(volume) = pod_volumes.by_name.get(&mount.name) else {
+        if let Some(image) = ready.images.get(&mount.name) {
+            let sub_path = sub_path(mount, environment)?.unwrap_or_default();
+            check_sub_path(&sub_path).map_err(|error| error.to_string())?;
+            let no_path = Path::new("");
+            let mut mounted = prepare_mount(mount, container, no_path, true, runtime_supports_rro)
+                .map_err(|error| error.to_string())?;
+            mounted.image = Some(ImageMount { sub_path, ..image.clone() });
+            prepared.push(mounted);
+            continue;
+        }
+        let Some(volume) = ready.volumes.by_name.get(&mount.name) else {
             return Err(format!(
                 "cannot find volume {:?} to mount into container {:?}",
                 mount.name, container.name
@@ -41,11 +61,11 @@ pub(crate) async fn prepare_mounts(
                 .await
                 .map_err(|error| error.to_string())?,
         };
-        let mut ready =
+        let mut mounted =
             prepare_mount(mount, container, &host_path, volume.read_only, runtime_supports_rro)
                 .map_err(|error| error.to_string())?;
-        ready.selinux_relabel = volume.selinux_relabel;
-        prepared.push(ready);
+        mounted.selinux_relabel = volume.selinux_relabel;
+        prepared.push(mounted);
     }
     Ok(prepared)
 }

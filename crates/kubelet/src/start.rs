@@ -197,6 +197,7 @@ async fn serve(
         clock: clock.clone(),
         cri,
         runtime_name: version.name,
+        runtime_version: version.version,
         container_manager,
         mounts: Arc::new(HostMounts),
         sources,

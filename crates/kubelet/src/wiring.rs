@@ -18,7 +18,7 @@ use rubelet_image_manager::{AnonymousPulls, ImageManager};
 use rubelet_linux::Host;
 use rubelet_node_status::NodeHandle;
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
-use rubelet_pod_runtime::PodRuntime;
+use rubelet_pod_runtime::{PodRuntime, UserNamespaces};
 use rubelet_pod_sources::{
     MirrorPods, PodChange, PodChanges, PodConfig, PodOperation as SourceOperation,
 };
@@ -65,6 +65,8 @@ pub struct Parts<'a> {
     pub cri: CriClient,
     /// The name by which the runtime introduced itself; it prefixes container ids.
     pub runtime_name: String,
+    /// Its version in its own words.
+    pub runtime_version: String,
     /// Keeps cgroups, and was started (see [`start_container_manager`]).
     pub container_manager: Arc<ContainerManager>,
     /// Mounts volumes.
@@ -247,6 +249,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
                 clock: clock.clone(),
             },
         ),
+        user_namespaces: UserNamespaces::new(paths.clone(), settings::user_namespaces(config)),
         container_manager: parts.container_manager,
         probes,
         statuses: statuses.clone(),
@@ -257,6 +260,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         pod_objects: cluster.as_ref().map(Cluster::pod_objects),
         paths,
         runtime_name: parts.runtime_name,
+        runtime_version: parts.runtime_version,
         host_ips: HostIps { published: cluster.as_ref().map(Cluster::node), detected: node.ips },
         node_name: node.name,
         gates,

@@ -122,6 +122,7 @@ async fn live(
         events,
         cri,
         runtime_name: version.name,
+        runtime_version: "1".to_owned(),
         container_manager,
         mounts,
         sources,

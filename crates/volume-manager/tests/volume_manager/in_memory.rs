@@ -40,8 +40,10 @@ async fn a_pod_without_used_volumes_needs_nothing() {
 #[tokio::test]
 async fn unknown_kinds_are_named_and_do_not_hold_up_the_others() {
     let (node, _) = node();
-    let (pod, reference) =
-        pod("u1", json!([{"name": "a", "emptyDir": {}}, {"name": "b", "glusterfs": {"endpoints": "e", "path": "p"}}]));
+    let (pod, reference) = pod(
+        "u1",
+        json!([{"name": "a", "emptyDir": {}}, {"name": "b", "glusterfs": {"endpoints": "e", "path": "p"}}]),
+    );
     let error = node.manager.ensure_pod_volumes(&pod).await.unwrap_err();
     let text = "Unable to attach or mount volumes: unmounted volumes=[b], unattached volumes=[], \
                 failed to process volumes=[b]: failed to get Plugin from volumeSpec for volume \

@@ -4,6 +4,7 @@
 
 mod environment;
 mod facts;
+mod image_volumes;
 mod images;
 mod lifecycle;
 mod network;
@@ -16,6 +17,8 @@ mod server;
 mod soak;
 mod sources;
 mod start;
+mod user_namespaces;
+mod volume_cycles;
 mod volumes;
 
 use std::process::ExitCode;
@@ -42,6 +45,9 @@ fn main() -> ExitCode {
         security::SCENARIOS,
         volumes::SCENARIOS,
         images::SCENARIOS,
+        image_volumes::SCENARIOS,
+        user_namespaces::SCENARIOS,
+        volume_cycles::SCENARIOS,
     ]
     .concat();
     runner::run(&scenarios, runtime::reset)
