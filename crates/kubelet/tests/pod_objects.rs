@@ -62,6 +62,10 @@ impl MountPort for TableMounts {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn format_and_mount(&self, _: &Path, _: &Path, _: &str, _: &[String]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(Vec::new())
     }

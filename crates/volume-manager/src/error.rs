@@ -59,6 +59,23 @@ pub enum SetUpError {
         /// The path.
         path: PathBuf,
     },
+    /// The device of a local volume could not be mounted.
+    #[error(
+        "local: failed to mount device {} at {} (fstype: {fs_type}), error",
+        device.display(),
+        place.display()
+    )]
+    Device {
+        /// The device.
+        device: PathBuf,
+        /// Where to.
+        place: PathBuf,
+        /// With which file system.
+        fs_type: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
     /// A file system could not be mounted.
     #[error(transparent)]
     FileSystem(io::Error),
@@ -115,6 +132,7 @@ impl SetUpError {
                 mount("MountVolume.NewMounter initialization failed")
             }
             Self::NotBlockDevice { .. } => map,
+            Self::Device { .. } => mount("MountVolume.MountDevice failed"),
             Self::Content(_)
             | Self::Observe(_)
             | Self::Preparation { .. }

@@ -4,8 +4,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rubelet_linux::mount::{
-    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, bind_mount, is_mount_point, mount_hugetlbfs,
-    mount_tmpfs, mount_with_helper, remount_bind_read_only, tmpfs_noswap_supported, unmount,
+    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, bind_mount, format_and_mount,
+    is_mount_point, mount_hugetlbfs, mount_tmpfs, mount_with_helper, remount_bind_read_only,
+    tmpfs_noswap_supported, unmount,
 };
 use rubelet_linux::path::{prepare_sub_path, remove_empty_tree, remove_tree_one_filesystem};
 
@@ -57,6 +58,16 @@ impl MountPort for HostMounts {
         options: &[String],
     ) -> io::Result<()> {
         mount_with_helper(source, target, fs_type, options).map_err(other)
+    }
+
+    fn format_and_mount(
+        &self,
+        device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        format_and_mount(device, target, fs_type, options).map_err(other)
     }
 
     fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::blocking::PodOperations;
 use crate::content::{ContentToSetUp, set_up_content};
 use crate::contents::{Payloads, VolumeContent, cause_of, update_period};
-use crate::empty_dir::{FsGroup, create_private_directories, set_up_empty_dir};
+use crate::empty_dir::{FsGroup, create_private_directories};
 use crate::error::{
     EnsureVolumesError, FAILED_MOUNT, Operation, PrepareSubPathError, ReleaseVolumesError,
     SetUpError, TearDownError, VolumeFailure,
@@ -248,11 +248,11 @@ impl VolumeManager {
         let inner = &self.inner;
         // Before: whatever writes files from here on would write them into what has been removed.
         inner.memory.stop_updates(&pod.uid);
-        let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+        let (paths, this) = (inner.config.paths.clone(), inner.clone());
         let uid = pod.uid.clone();
         let torn_down = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
             match PodDirectory::locate(&paths, &uid) {
-                Ok(directory) => tear_down_pod(&*mounts, &directory),
+                Ok(directory) => tear_down_pod(&*this.mounts, &this.turns, &directory),
                 // Where there are no pods there is nothing to take down.
                 Err(error) if error.is_missing() => Vec::new(),
                 Err(error) => vec![error.into()],
@@ -364,11 +364,11 @@ impl VolumeManager {
             if keep.contains(&uid) || inner.memory.knows(&uid) {
                 continue;
             }
-            let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+            let (paths, this) = (inner.config.paths.clone(), inner.clone());
             let orphan = uid.clone();
             let removed = inner.operations.try_run(&uid, ORPHAN_LIMIT, move || {
                 match PodDirectory::locate(&paths, &orphan) {
-                    Ok(directory) => remove_orphan(&*mounts, &directory),
+                    Ok(directory) => remove_orphan(&*this.mounts, &this.turns, &directory),
                     Err(error) => vec![error.into()],
                 }
             });
@@ -578,7 +578,7 @@ impl SetUpJob {
         volume: &DesiredVolume,
     ) -> Result<(), SetUpError> {
         let mounts = &*self.inner.mounts;
-        let persistent = SetUp {
+        let set_up = SetUp {
             mounts,
             directory,
             pod: &self.reference,
@@ -589,12 +589,12 @@ impl SetUpJob {
             || self.fs_group.clone().map_err(|message| SetUpError::Preparation { message });
         match &volume.source {
             VolumeSource::EmptyDir(empty_dir) => {
-                set_up_empty_dir(mounts, directory, &volume.name, empty_dir, fs_group()?)
+                set_up.empty_dir(&volume.name, empty_dir, fs_group()?)
             }
             VolumeSource::HostPath(host_path) => set_up_host_path(host_path),
-            VolumeSource::Local(local) => persistent.local(volume, local, fs_group()?),
-            VolumeSource::Nfs(nfs) => persistent.nfs(volume, nfs),
-            VolumeSource::Block(block) => persistent.block(volume, block),
+            VolumeSource::Local(local) => set_up.local(volume, local, fs_group()?),
+            VolumeSource::Nfs(nfs) => set_up.nfs(volume, nfs),
+            VolumeSource::Block(block) => set_up.block(volume, block),
             // The runtime mounts it.
             VolumeSource::Image(_) => Ok(()),
             VolumeSource::Content(content) => {

@@ -82,6 +82,13 @@ impl PodDirectory {
         self.path.join("volumeDevices")
     }
 
+    /// Where a device is mounted that is a local volume of this and perhaps other pods. Contract:
+    /// another kubelet finds it there.
+    pub(crate) fn local_device(&self, spec_name: &str) -> PathBuf {
+        let root = self.path.ancestors().nth(2).unwrap_or(&self.path);
+        root.join("plugins").join(VolumePlugin::Local.name()).join("mounts").join(spec_name)
+    }
+
     /// The link by which the pod's containers get a device.
     pub(crate) fn device(&self, plugin_directory: &str, name: &str) -> PathBuf {
         self.volume_devices().join(plugin_directory).join(name)

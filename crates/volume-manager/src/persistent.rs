@@ -1,4 +1,5 @@
-//! Volumes that outlive their pods: they are mounted for the pod, and nothing of them is ever deleted.
+//! Setting volumes up. Those that outlive their pods are mounted for the pod, and nothing of them is
+//! ever deleted.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,13 +9,17 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rubelet_types::{EventObject, EventRecorder, PodRef};
-use rubelet_volume_plan::{BlockVolume, DesiredVolume, LocalVolume, NfsVolume, VolumePlugin};
+use rubelet_volume_plan::{
+    BlockVolume, DesiredVolume, EmptyDirVolume, LocalVolume, NfsVolume, VolumePlugin,
+};
+use tokio::time::Instant;
 
-use crate::empty_dir::{FsGroup, create_private_directories};
-use crate::error::SetUpError;
-use crate::observe::PodDirectory;
-use crate::ownership::set_group_ownership;
+use crate::empty_dir::{FsGroup, create_private_directories, set_up_empty_dir};
+use crate::error::{SetUpError, TearDownError};
+use crate::observe::{ObserveError, PodDirectory, mounts_beneath};
+use crate::ownership::{OwnershipProgress, set_group_ownership};
 use crate::port::MountPort;
+use crate::tear_down::{remove_mount_point, unmount_all_at};
 
 /// Who works on a persistent volume, of the pods that share it.
 #[derive(Debug, Default)]
@@ -34,7 +39,7 @@ impl VolumeTurns {
     }
 }
 
-/// What the set-up of a persistent volume needs.
+/// What the set-up of a volume needs.
 pub(crate) struct SetUp<'a> {
     pub(crate) mounts: &'a dyn MountPort,
     pub(crate) directory: &'a PodDirectory,
@@ -53,7 +58,11 @@ impl SetUp<'_> {
     ) -> Result<(), SetUpError> {
         let turn = self.turns.of(&volume.spec_name);
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let source = local_directory(&local.path)?;
+        let source = match local_place(&local.path)? {
+            LocalPlace::Directory(directory) => directory.to_owned(),
+            LocalPlace::Device(device) => self.mount_device(volume, local, device)?,
+        };
+        let source = &*source;
         let target = self.place(VolumePlugin::Local, &volume.spec_name);
         if let Some(group) = fs_group {
             let shared = self.is_mounted_by_others(source, &target)?;
@@ -61,13 +70,67 @@ impl SetUp<'_> {
                 self.tell_other_group(volume, source, group)?;
             } else if !volume.read_only {
                 // Before the mount: whoever finds that may take the group for right.
-                set_group_ownership(source, group.gid, group.policy)
+                self.give_to_group(source, group)
                     .map_err(SetUpError::io("change ownership of", source))?;
             }
         }
         create_private_directories(&target)?;
         let bound = self.mounts.bind(source, &target, volume.read_only);
         bound.map_err(SetUpError::io("mount", &target))
+    }
+
+    /// Mounts a device where all pods of the node get it from; formats it if it holds nothing.
+    fn mount_device(
+        &self,
+        volume: &DesiredVolume,
+        local: &LocalVolume,
+        device: &Path,
+    ) -> Result<PathBuf, SetUpError> {
+        let place = self.directory.local_device(&volume.spec_name);
+        let mounted = mounts_beneath(self.mounts, &place)?;
+        if mounted.iter().any(|mount| mount.path == place) {
+            return Ok(place);
+        }
+        create_private_directories(&place)?;
+        let LocalVolume { fs_type, mount_options, .. } = local;
+        let mut options = mount_options.clone();
+        if volume.read_only {
+            options.push("ro".to_owned());
+        }
+        let mounted = self.mounts.format_and_mount(device, &place, fs_type, &options);
+        mounted.map_err(|source| {
+            // Empty, or not ours to remove.
+            let _ = fs::remove_dir(&place);
+            let (device, fs_type) = (device.to_owned(), fs_type.clone());
+            SetUpError::Device { device, place: place.clone(), fs_type, source }
+        })?;
+        Ok(place)
+    }
+
+    fn give_to_group(&self, directory: &Path, group: FsGroup) -> io::Result<()> {
+        let tell = |message| self.tell_progress(message);
+        let name = directory.display().to_string();
+        let mut progress = OwnershipProgress::new(name, Instant::now(), &tell);
+        set_group_ownership(directory, group.gid, group.policy, &mut progress)
+    }
+
+    fn tell_progress(&self, message: String) {
+        let object = EventObject::Pod(self.pod.clone());
+        self.events.warning(object, "VolumePermissionChangeInProgress", message);
+    }
+
+    /// Makes an emptyDir ready, and gives it to the pod's group.
+    pub(crate) fn empty_dir(
+        &self,
+        name: &str,
+        volume: &EmptyDirVolume,
+        fs_group: Option<FsGroup>,
+    ) -> Result<(), SetUpError> {
+        let tell = |message| self.tell_progress(message);
+        let volume_name =
+            format!("{}/volumes/{}/{name}", self.pod.uid, VolumePlugin::EmptyDir.directory_name());
+        let mut progress = OwnershipProgress::new(volume_name, Instant::now(), &tell);
+        set_up_empty_dir(self.mounts, self.directory, name, volume, fs_group, &mut progress)
     }
 
     /// Mounts a directory of an NFS server.
@@ -151,13 +214,46 @@ impl SetUp<'_> {
     }
 }
 
-/// The directory of a local volume.
-fn local_directory(path: &str) -> Result<&Path, SetUpError> {
+/// Where a local volume is.
+enum LocalPlace<'a> {
+    Directory(&'a Path),
+    Device(&'a Path),
+}
+
+fn local_place(path: &str) -> Result<LocalPlace<'_>, SetUpError> {
     let path = Path::new(path);
     if path.components().any(|element| element == Component::ParentDir) {
         return Err(SetUpError::LocalPathBacksteps { path: path.to_owned() });
     }
-    if look_up(path)?.is_dir() { Ok(path) } else { Err(SetUpError::NoDirectory) }
+    let found = look_up(path)?.file_type();
+    if found.is_dir() {
+        Ok(LocalPlace::Directory(path))
+    } else if found.is_block_device() {
+        Ok(LocalPlace::Device(path))
+    } else {
+        Err(SetUpError::NoDirectory)
+    }
+}
+
+/// Unmounts a device that the last pod of the node has left.
+pub(crate) fn release_local_device(
+    mounts: &dyn MountPort,
+    directory: &PodDirectory,
+    turns: &VolumeTurns,
+    spec_name: &str,
+) -> Result<(), TearDownError> {
+    let turn = turns.of(spec_name);
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = directory.local_device(spec_name);
+    if !mounts_beneath(mounts, &place)?.iter().any(|mount| mount.path == place) {
+        return remove_mount_point(&place);
+    }
+    let others = mounts.other_mounts_of(&place).map_err(ObserveError::read(&place))?;
+    if !others.is_empty() {
+        return Ok(());
+    }
+    unmount_all_at(mounts, &place)?;
+    remove_mount_point(&place)
 }
 
 /// Follows links: where a volume is, is for the node's owner to say.

@@ -62,6 +62,18 @@ pub trait MountPort: fmt::Debug + Send + Sync + 'static {
         options: &[String],
     ) -> io::Result<()>;
 
+    /// Mounts a device of the node, formatted with `fs_type` if there is nothing on it.
+    ///
+    /// # Errors
+    /// What the programs of the file system say, or that one of them is missing.
+    fn format_and_mount(
+        &self,
+        device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()>;
+
     /// Where the directory `path` is mounted beside its own place.
     ///
     /// # Errors

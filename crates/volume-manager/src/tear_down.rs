@@ -13,19 +13,25 @@ use rubelet_volume_plan::{
 use crate::content::WRAPPED_PREFIX;
 use crate::error::TearDownError;
 use crate::observe::{PodDirectory, list, mounts_beneath, observe, observe_sub_paths};
+use crate::persistent::{VolumeTurns, release_local_device};
 use crate::port::MountPort;
 
 /// Takes down everything in a pod's directory and removes it. The caller vouches that the last
 /// container is gone. Returns every step that failed; none means that the directory is gone.
-pub(crate) fn tear_down_pod(mounts: &dyn MountPort, pod: &PodDirectory) -> Vec<TearDownError> {
+pub(crate) fn tear_down_pod(
+    mounts: &dyn MountPort,
+    turns: &VolumeTurns,
+    pod: &PodDirectory,
+) -> Vec<TearDownError> {
     match observe(mounts, pod) {
-        Ok(observed) => tear_down_observed(mounts, pod, &observed),
+        Ok(observed) => tear_down_observed(mounts, turns, pod, &observed),
         Err(error) => vec![error.into()],
     }
 }
 
 pub(crate) fn tear_down_observed(
     mounts: &dyn MountPort,
+    turns: &VolumeTurns,
     pod: &PodDirectory,
     observed: &ObservedPodVolumes,
 ) -> Vec<TearDownError> {
@@ -39,7 +45,7 @@ pub(crate) fn tear_down_observed(
         })
         .collect();
     failures.extend(
-        plan.actions.iter().filter_map(|action| apply_tear_down(mounts, pod, action).err()),
+        plan.actions.iter().filter_map(|action| apply_tear_down(mounts, turns, pod, action).err()),
     );
     if failures.is_empty() {
         failures.extend(remove_pod_directory(mounts, pod).err());
@@ -49,6 +55,7 @@ pub(crate) fn tear_down_observed(
 
 fn apply_tear_down(
     mounts: &dyn MountPort,
+    turns: &VolumeTurns,
     pod: &PodDirectory,
     action: &VolumeAction,
 ) -> Result<(), TearDownError> {
@@ -57,7 +64,13 @@ fn apply_tear_down(
         VolumeAction::TearDownDirectory { plugin, name } => {
             tear_down_directory(mounts, pod, *plugin, name)
         }
-        VolumeAction::Unmount { plugin, name } => unmount_volume(mounts, pod, *plugin, name),
+        VolumeAction::Unmount { plugin, name } => {
+            unmount_volume(mounts, pod, *plugin, name)?;
+            match plugin {
+                VolumePlugin::Local => release_local_device(mounts, pod, turns, name),
+                _ => Ok(()),
+            }
+        }
         VolumeAction::RemoveDeviceLink { plugin, name } => {
             let link = pod.device(plugin.directory_name(), name);
             gone(&link, fs::remove_file(&link))
@@ -152,7 +165,7 @@ fn remove_pod_directory(mounts: &dyn MountPort, pod: &PodDirectory) -> Result<()
 }
 
 /// Unmounts whatever is mounted exactly at `path`, be it in several layers.
-fn unmount_all_at(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownError> {
+pub(crate) fn unmount_all_at(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownError> {
     let layers = |mounts: &dyn MountPort| -> Result<usize, TearDownError> {
         let found = mounts_beneath(mounts, path)?;
         Ok(found.iter().filter(|mount| mount.path == path).count())
@@ -194,7 +207,7 @@ fn remove_left_over(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownE
 }
 
 /// Removes a mount point, which is an empty directory or a file.
-fn remove_mount_point(path: &Path) -> Result<(), TearDownError> {
+pub(crate) fn remove_mount_point(path: &Path) -> Result<(), TearDownError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
         Ok(_) => fs::remove_file(path),

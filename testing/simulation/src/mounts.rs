@@ -127,6 +127,16 @@ impl MountPort for LifeMounts {
         self.mount(target, fs_type, None)
     }
 
+    fn format_and_mount(
+        &self,
+        _device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        self.mount_file_system("device", target, fs_type, options)
+    }
+
     fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(Vec::new())
     }

@@ -1,9 +1,11 @@
 //! The mount table, and mounting.
 
+mod format;
 mod helper;
 mod mounting;
 mod table;
 
+pub use format::{FormatError, format_and_mount};
 pub use helper::{MountHelperError, mount_with_helper};
 pub use mounting::{
     HugetlbfsOptions, MountError, TmpfsOptions, UnmountError, bind_mount, ensure_shared,

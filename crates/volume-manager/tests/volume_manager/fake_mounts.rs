@@ -148,6 +148,16 @@ impl MountPort for FakeMounts {
         })
     }
 
+    fn format_and_mount(
+        &self,
+        _device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        self.mount_file_system("device", target, fs_type, options)
+    }
+
     fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
         let metadata = fs::metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::PodRef;
@@ -128,6 +129,64 @@ fn a_device_is_linked_for_its_pod() {
         );
         assert!(failed.contains(&expected), "{failed}");
         assert_eq!(node.take_events(), [format!("pod-u1 Warning FailedMapVolume {expected}")]);
+    });
+}
+
+/// A device of the node that is a file; gone when it is dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(file: &Path) -> Self {
+        fs::write(file, vec![0; 4 << 20]).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        Self(String::from_utf8(made.stdout).unwrap().trim().into())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_local_device_is_mounted_once_for_all_pods_and_until_the_last_has_left() {
+    let name =
+        "persistent::a_local_device_is_mounted_once_for_all_pods_and_until_the_last_has_left";
+    in_private_mount_namespace(name, || async {
+        let mut node = Node::new(HostMounts);
+        let device = Loop::new(&node.temp.path().join("disk"));
+        node.content.set_claim("c1", json!({"local": {"path": device.0}}));
+        let pods: Vec<SomePod> = ["u1", "u2"]
+            .iter()
+            .map(|uid| claiming(uid, json!({"claimName": "c1"}), json!({"fsGroup": 2000})))
+            .collect();
+        let mut places = Vec::new();
+        for (pod, _) in &pods {
+            let volumes = node.manager.ensure_pod_volumes(pod).await.unwrap();
+            places.push(volumes.by_name["data"].host_path.clone());
+        }
+        fs::write(places[0].join("file"), "data").unwrap();
+        assert_eq!(fs::read_to_string(places[1].join("file")).unwrap(), "data");
+        assert_eq!(gid(&places[1]), 2000);
+        let plugins = fs::canonicalize(node.paths.root()).unwrap().join("plugins");
+        let shared = plugins.join("kubernetes.io/local-volume/mounts/pv-c1");
+        let is_mounted = |node: &Node| !node.mounts.mounts_beneath(&shared).unwrap().is_empty();
+
+        node.restart();
+        node.manager.release_pod_volumes(&pods[0].1).await.unwrap();
+        assert!(is_mounted(&node), "the other pod uses it");
+        assert_eq!(fs::read_to_string(places[1].join("file")).unwrap(), "data");
+        node.manager.release_pod_volumes(&pods[1].1).await.unwrap();
+        assert!(!is_mounted(&node) && !shared.exists());
+
+        // It has a file system now.
+        let volumes = node.manager.ensure_pod_volumes(&pods[0].0).await.unwrap();
+        let file = volumes.by_name["data"].host_path.join("file");
+        assert_eq!(fs::read_to_string(file).unwrap(), "data");
+        node.manager.release_pod_volumes(&pods[0].1).await.unwrap();
+        assert_eq!(node.take_events(), [""; 0]);
     });
 }
 
