@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, Pod};
 use rubelet_types::{Fetched, PodRef};
 use rubelet_volume_plan::{ClaimObjects, used_claims};
 use tokio::time::timeout;
@@ -36,8 +36,23 @@ impl Inner {
             (name, volume)
         });
         objects.volumes = join_all(volumes).await.into_iter().collect();
+        objects.elsewhere = objects
+            .volumes
+            .iter()
+            .filter_map(|(name, volume)| match volume {
+                Fetched::Found(volume) => required_node(volume).map(|selector| (name, selector)),
+                Fetched::NotFound | Fetched::Failed(_) => None,
+            })
+            .filter(|(_, selector)| !port.is_this_node(selector))
+            .map(|(name, _)| name.clone())
+            .collect();
         objects
     }
+}
+
+/// The nodes that the volume is for, if it is not for all.
+fn required_node(volume: &PersistentVolume) -> Option<&NodeSelector> {
+    volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()
 }
 
 async fn within_limit<T>(read: BoxFuture<'_, Fetched<Arc<T>>>) -> Fetched<Arc<T>> {

@@ -136,9 +136,10 @@ impl Inner {
             .collect();
         let mut needs = ContentNeeds::default();
         for (_, content) in &contents {
-            let ContentNeeds { objects, tokens } = content.needs();
+            let ContentNeeds { objects, tokens, trust_bundles } = content.needs();
             needs.objects.extend(objects);
             needs.tokens.extend(tokens);
+            needs.trust_bundles.extend(trust_bundles);
         }
         let objects = match &self.content.objects {
             Some(port) => Some(read(&**port, pod, reference, needs).await),
@@ -186,8 +187,15 @@ async fn read(
         let outcome = read.unwrap_or_else(|_| TokenOutcome::Failed(too_late()));
         (token, outcome)
     }));
-    let (config_maps, secrets, tokens) = tokio::join!(config_maps, secrets, tokens);
+    let trust_bundles = join_all(needs.trust_bundles.into_iter().map(async |bundle| {
+        let read = timeout(READ_LIMIT, port.trust_bundles(&bundle)).await;
+        let too_late = || Fetched::Failed("context deadline exceeded".to_owned());
+        (bundle, read.unwrap_or_else(|_| too_late()))
+    }));
+    let (config_maps, secrets, tokens, trust_bundles) =
+        tokio::join!(config_maps, secrets, tokens, trust_bundles);
     ContentObjects {
+        trust_bundles: trust_bundles.into_iter().collect(),
         config_maps: config_maps.into_iter().collect(),
         secrets: secrets.into_iter().collect(),
         tokens: tokens.into_iter().collect(),

@@ -124,6 +124,7 @@ impl SetUpError {
         let map = Operation { failure: "MapVolume.MapPodDevice failed", reason: "FailedMapVolume" };
         match self {
             Self::Spec(error) => match error.stage() {
+                FailureStage::NodeAffinity => mount("MountVolume.NodeAffinity check failed"),
                 FailureStage::MountOptions => mount("MountVolume.MountOptionSupport check failed"),
                 FailureStage::Map => map,
                 FailureStage::Process | FailureStage::SetUp => mount("MountVolume.SetUp failed"),

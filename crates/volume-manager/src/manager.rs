@@ -160,7 +160,10 @@ impl VolumeManager {
                     is_news = true;
                     inner.not_processed(&reference.uid, &rejected)
                 }
-                FailureStage::MountOptions | FailureStage::SetUp | FailureStage::Map => {
+                FailureStage::NodeAffinity
+                | FailureStage::MountOptions
+                | FailureStage::SetUp
+                | FailureStage::Map => {
                     let (name, spec_name) = (&*rejected.name, &*rejected.spec_name);
                     let volume = FailedVolume { name, spec_name };
                     inner.set_up_failed(&reference, volume, &rejected.error.into(), 0).0
@@ -182,7 +185,10 @@ impl VolumeManager {
                     let volume = FailedVolume { name, spec_name };
                     inner.set_up_failed(&reference, volume, &error, changes).0
                 }
-                Some(None) => VolumeFailure::TimedOut,
+                Some(None) => {
+                    is_news = true;
+                    VolumeFailure::TimedOut
+                }
             };
             failures.insert(name.clone(), failure);
         }

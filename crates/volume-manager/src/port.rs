@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use rubelet_types::Fetched;
-use rubelet_volume_plan::{TokenOutcome, TokenSpec};
+use rubelet_volume_plan::{TokenOutcome, TokenSpec, TrustBundleSpec};
 
 /// One entry of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +138,12 @@ pub trait ContentPort: fmt::Debug + Send + Sync + 'static {
     /// A token of the pod's service account that is bound to the pod. It is asked for again and
     /// again, and should be the same until it has to be renewed.
     fn token<'a>(&'a self, pod: &'a Pod, token: &'a TokenSpec) -> BoxFuture<'a, TokenOutcome>;
+
+    /// The bundles that are meant, as they are in the cluster; not found if there is none.
+    fn trust_bundles<'a>(
+        &'a self,
+        bundle: &'a TrustBundleSpec,
+    ) -> BoxFuture<'a, Fetched<Vec<String>>>;
 }
 
 /// What the volume manager needs from the API server to find the volumes behind claims.
@@ -149,4 +157,8 @@ pub trait ClaimPort: fmt::Debug + Send + Sync + 'static {
 
     /// The persistent volume `name` as it is now.
     fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Fetched<Arc<PersistentVolume>>>;
+
+    /// Whether a volume that is only for these nodes may be used on this one. What is not known of the
+    /// node is no reason against it: the scheduler has looked before.
+    fn is_this_node(&self, selector: &NodeSelector) -> bool;
 }

@@ -24,6 +24,8 @@ pub struct ClaimObjects {
     pub claims: BTreeMap<String, Fetched<Arc<PersistentVolumeClaim>>>,
     /// Volumes, by name.
     pub volumes: BTreeMap<String, Fetched<Arc<PersistentVolume>>>,
+    /// Names of volumes that are not for this node (`nodeAffinity`).
+    pub elsewhere: BTreeSet<String>,
 }
 
 impl ClaimObjects {
@@ -129,6 +131,8 @@ pub(crate) struct ClaimedVolume<'a> {
     pub(crate) volume: &'a PersistentVolume,
     /// The pod may not write to it.
     pub(crate) read_only: bool,
+    /// It is not for this node.
+    pub(crate) is_elsewhere: bool,
 }
 
 /// The volume behind `volume`; none if that refers to no claim.
@@ -167,7 +171,9 @@ pub(crate) fn resolve_claim<'a>(
             });
         }
     }
-    Ok(Some(ClaimedVolume { volume: found, read_only: reference.read_only }))
+    let is_elsewhere =
+        found.metadata.name.as_ref().is_some_and(|name| objects.elsewhere.contains(name));
+    Ok(Some(ClaimedVolume { volume: found, read_only: reference.read_only, is_elsewhere }))
 }
 
 fn find_claim<'a>(
@@ -324,6 +330,7 @@ mod tests {
         ClaimObjects {
             claims: BTreeMap::from([("c1".to_owned(), Fetched::Found(Arc::new(claim)))]),
             volumes: BTreeMap::from([("pv1".to_owned(), Fetched::Found(Arc::new(volume)))]),
+            elsewhere: BTreeSet::new(),
         }
     }
 
@@ -399,6 +406,15 @@ mod tests {
         let desired = desired_volumes(&with_claim("volumeMounts"), None, &objects);
         assert_eq!(desired.rejected, []);
         assert_eq!(desired.volumes[0].spec_name, "pv1");
+    }
+
+    #[test]
+    fn a_volume_of_another_node_is_not_taken_for_one_of_this() {
+        let mut objects = objects(claim(json!({})), volume(json!({})));
+        objects.elsewhere.insert("pv1".to_owned());
+        let desired = desired_volumes(&with_claim("volumeMounts"), None, &objects);
+        assert_eq!(refusal(&desired), "no matching NodeSelectorTerms");
+        assert_eq!(desired.rejected[0].error.stage(), crate::FailureStage::NodeAffinity);
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub enum VolumeSource {
 pub enum FailureStage {
     /// The volume is not even tried ("failed to process volumes").
     Process,
+    /// It is not for this node ("MountVolume.NodeAffinity check failed").
+    NodeAffinity,
     /// The options of its mount are refused ("MountVolume.MountOptionSupport check failed").
     MountOptions,
     /// Its set-up fails ("MountVolume.SetUp failed").
@@ -136,6 +138,9 @@ pub enum VolumeSpecError {
         /// The field of the volume's source that is set.
         kind: &'static str,
     },
+    /// The volume is for other nodes.
+    #[error("no matching NodeSelectorTerms")]
+    NodeAffinity,
     /// The kind of volume is not mounted with options.
     #[error("Mount options are not supported for this volume type")]
     MountOptions,
@@ -189,6 +194,9 @@ pub enum VolumeSpecError {
         /// The gate.
         gate: &'static str,
     },
+    /// A projection of certificates that does not say which.
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoTrustBundle,
     /// Another volume is mounted within this one, at a place that cannot be made.
     #[error("invalid container mount point {path}")]
     NestedMountPoint {
@@ -207,6 +215,7 @@ impl VolumeSpecError {
             | Self::ClaimNotOfPod { .. }
             | Self::VolumeMode { .. }
             | Self::Name(_) => FailureStage::Process,
+            Self::NodeAffinity => FailureStage::NodeAffinity,
             Self::MountOptions => FailureStage::MountOptions,
             Self::NoBlockPlugin { .. } => FailureStage::Map,
             Self::Medium { .. }
@@ -216,6 +225,7 @@ impl VolumeSpecError {
             | Self::HostPathBacksteps { .. }
             | Self::HostPathType { .. }
             | Self::ProjectionGate { .. }
+            | Self::NoTrustBundle
             | Self::CsiDriver { .. }
             | Self::NestedMountPoint { .. } => FailureStage::SetUp,
         }
@@ -336,6 +346,7 @@ pub fn desired_volumes(
             None => name,
         };
         let source = check_names(name, spec_name).and_then(|()| match &claimed {
+            Some(claimed) if claimed.is_elsewhere => Err(VolumeSpecError::NodeAffinity),
             Some(claimed) => source_of_persistent(claimed.volume),
             None => source_of(volume, pod, allocatable_memory),
         });
@@ -551,8 +562,7 @@ mod tests {
                 json!({"name": "v", "projected": {"sources": [
                     {"clusterTrustBundle": {"path": "ca.pem"}}]}}),
                 FailureStage::SetUp,
-                "projected source clusterTrustBundle needs the feature gate \
-                 ClusterTrustBundleProjection, which is off",
+                "ClusterTrustBundle projection requires either name or signerName to be set",
             ),
             (
                 json!({"name": "v", "emptyDir": {"medium": "Tape"}}),

@@ -24,7 +24,8 @@ pub use back_off::{VOLUME_RETRY_INITIAL, VOLUME_RETRY_MAX, compute_next_retry_de
 pub use claim::{ClaimError, ClaimObjects, used_claims};
 pub use content::{
     ContentError, ContentFacts, ContentFailure, ContentNeeds, ContentObjects, ContentSource,
-    ContentVolume, PathError, Payload, PayloadFile, TokenOutcome, TokenSpec, compute_payload,
+    ContentVolume, PathError, Payload, PayloadFile, TokenOutcome, TokenSpec, TrustBundleSpec,
+    compute_payload,
 };
 pub use desired::{
     DesiredVolume, DesiredVolumes, FailureStage, RejectedVolume, VolumeSource, VolumeSpecError,

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
 use rubelet_apiserver::{ApiError, ApiServer};
+use rubelet_node_status::NodeHandle;
 use rubelet_types::{Fetched, error_chain};
 use rubelet_volume_manager::ClaimPort;
 use tokio::sync::Semaphore;
+
+use crate::admission::matches_selector;
 
 /// How many claims and volumes are read at once, whatever the number of pods that start.
 const READS_AT_ONCE: usize = 10;
@@ -17,12 +20,13 @@ const READS_AT_ONCE: usize = 10;
 #[derive(Debug)]
 pub(crate) struct ApiClaims {
     api: ApiServer,
+    node: NodeHandle,
     places: Semaphore,
 }
 
 impl ApiClaims {
-    pub(crate) fn new(api: ApiServer) -> Self {
-        Self { api, places: Semaphore::new(READS_AT_ONCE) }
+    pub(crate) fn new(api: ApiServer, node: NodeHandle) -> Self {
+        Self { api, node, places: Semaphore::new(READS_AT_ONCE) }
     }
 
     async fn read<T>(&self, read: impl Future<Output = Result<T, ApiError>>) -> Fetched<Arc<T>> {
@@ -55,5 +59,9 @@ impl ClaimPort for ApiClaims {
             self.read(volumes.get(name)).await
         }
         .boxed()
+    }
+
+    fn is_this_node(&self, selector: &NodeSelector) -> bool {
+        self.node.current().is_none_or(|published| matches_selector(selector, &published.node))
     }
 }

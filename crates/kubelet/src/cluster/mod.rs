@@ -7,6 +7,7 @@ mod events;
 mod node;
 mod objects;
 mod pods;
+mod trust_bundles;
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_apiserver::{ApiServer, Selector, Store};
-use rubelet_config::Effective;
+use rubelet_config::{Effective, Gate};
 use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_event_recorder::EventSender;
@@ -45,6 +46,7 @@ use events::ApiEvents;
 use node::ApiNode;
 pub(crate) use objects::PodObjects;
 use pods::{ApiMirrorPods, ApiPodStatuses};
+use trust_bundles::TrustBundles;
 
 /// What a kubelet of a cluster is given beside what every kubelet is given.
 #[derive(Debug)]
@@ -126,6 +128,10 @@ impl Cluster {
             ),
             TokenManager::new(api.clone(), shared.clock.clone()),
             services,
+            TrustBundles::new(
+                api.clone(),
+                shared.effective.gates.enabled(Gate::ClusterTrustBundleProjection),
+            ),
         ));
         let (runtime_classes, watch_classes) =
             api.cluster::<RuntimeClass>().informer(&Selector::all());
@@ -198,7 +204,7 @@ impl Cluster {
 
     /// Where the volumes behind claims are found.
     pub(crate) fn claims(&self) -> Arc<dyn ClaimPort> {
-        Arc::new(ApiClaims::new(self.api.clone()))
+        Arc::new(ApiClaims::new(self.api.clone(), self.node()))
     }
 
     /// Where others say what the Node's status depends on.

@@ -3,10 +3,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use rubelet_types::Fetched;
 use rubelet_volume_manager::{ClaimPort, ContentPort};
-use rubelet_volume_plan::{TokenOutcome, TokenSpec};
+use rubelet_volume_plan::{TokenOutcome, TokenSpec, TrustBundleSpec};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -20,6 +22,7 @@ struct State {
     secrets: BTreeMap<String, Arc<Secret>>,
     claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
     volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    trust_bundles: BTreeMap<String, String>,
     token: String,
     /// Nothing answers.
     is_down: bool,
@@ -143,6 +146,21 @@ impl ContentPort for FakeContent {
         };
         async move { outcome }.boxed()
     }
+
+    fn trust_bundles<'a>(
+        &'a self,
+        bundle: &'a TrustBundleSpec,
+    ) -> BoxFuture<'a, Fetched<Vec<String>>> {
+        let TrustBundleSpec::Name(name) = bundle else { panic!("{bundle:?}") };
+        self.read(name, |state| Some(vec![state.trust_bundles.get(name)?.clone()]))
+    }
+}
+
+impl FakeContent {
+    /// The bundle of this name is this from now on.
+    pub(crate) fn set_trust_bundle(&self, name: &str, text: &str) {
+        self.state().trust_bundles.insert(name.to_owned(), text.to_owned());
+    }
 }
 
 impl ClaimPort for FakeContent {
@@ -156,5 +174,13 @@ impl ClaimPort for FakeContent {
 
     fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Fetched<Arc<PersistentVolume>>> {
         self.read(name, |state| state.volumes.get(name).cloned())
+    }
+
+    fn is_this_node(&self, selector: &NodeSelector) -> bool {
+        selector
+            .node_selector_terms
+            .iter()
+            .flat_map(|term| term.match_fields.iter().flatten())
+            .all(|field| field.values.iter().flatten().any(|name| name == "here"))
     }
 }

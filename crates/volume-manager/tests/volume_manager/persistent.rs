@@ -215,6 +215,15 @@ fn what_stands_in_the_way_of_a_volume_is_told() {
                     .to_owned(),
             ),
             (
+                "elsewhere",
+                json!({"local": {"path": "/"}, "nodeAffinity": {"required": {
+                    "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name",
+                        "operator": "In", "values": ["there"]}]}]}}}),
+                "MountVolume.NodeAffinity check failed for volume \"pv-elsewhere\" : no matching \
+                 NodeSelectorTerms"
+                    .to_owned(),
+            ),
+            (
                 "climbs",
                 json!({"local": {"path": "/tmp/../etc"}}),
                 "MountVolume.SetUp failed for volume \"pv-climbs\" : invalid path: /tmp/../etc \

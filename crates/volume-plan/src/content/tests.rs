@@ -12,6 +12,7 @@ fn objects() -> ContentObjects {
         expiration_seconds,
     };
     ContentObjects {
+        trust_bundles: BTreeMap::new(),
         config_maps: BTreeMap::from([
             (
                 "app".to_owned(),
@@ -291,6 +292,7 @@ fn needs_are_named_once() {
         ContentNeeds {
             objects: BTreeSet::from([(ObjectKind::ConfigMap, "app".to_owned())]),
             tokens: BTreeSet::from([TokenSpec { audience: None, expiration_seconds: 3600 }]),
+            trust_bundles: BTreeSet::new(),
         }
     );
     let secret = content(&pod(&json!({"secret": {"secretName": "keys"}}), &Value::Null));
