@@ -242,14 +242,14 @@ fn check_ids(
 ) -> Result<Range<u64>, String> {
     let UserNamespaceSettings { ids_per_pod, max_pods } = settings;
     let per_pod = u64::from(ids_per_pod);
-    if ids_per_pod == 0 || ids_per_pod % UNIT != 0 {
+    if ids_per_pod == 0 || !ids_per_pod.is_multiple_of(UNIT) {
         return Err(format!(
             "kubelet user namespace length {ids_per_pod} is not a multiple of {UNIT}"
         ));
     }
     let ids = found.unwrap_or(per_pod..END - END % per_pod);
     let length = ids.end - ids.start;
-    if ids.start % per_pod != 0 {
+    if !ids.start.is_multiple_of(per_pod) {
         return Err(format!(
             "kubelet user assigned ID {} is not a multiple of {per_pod}",
             ids.start
@@ -261,7 +261,7 @@ fn check_ids(
             ids.start
         ));
     }
-    if length % per_pod != 0 {
+    if !length.is_multiple_of(per_pod) {
         return Err(format!(
             "kubelet user assigned IDs length {length} is not a multiple of {per_pod}"
         ));

@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 use crate::stage::Stage;
 use crate::{Ground, on_one_node};
 
-pub(crate) const TRIALS: &[Trial<Ground>] =
-    on_one_node![claimed_volumes_outlive_their_pods, a_claim_without_a_volume_is_told];
+pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
+    claimed_volumes_outlive_their_pods,
+    an_ephemeral_claim_goes_with_its_pod,
+    a_claim_without_a_volume_is_told,
+];
 
 /// Persistent volumes belong to no namespace, and this trial's go with it.
 struct Volumes<'a> {
@@ -29,9 +32,9 @@ impl<'a> Volumes<'a> {
         Ok(Self { stage, names: Vec::new(), dir, device: None })
     }
 
-    /// Makes a volume and a claim that is bound to it.
-    fn claim(&mut self, claim: &str, spec: Value, annotations: Value) -> anyhow::Result<()> {
-        let name = format!("{}-{claim}", self.stage.namespace());
+    /// Makes a volume.
+    fn make(&mut self, name: &str, spec: Value, annotations: Value) -> anyhow::Result<Value> {
+        let name = format!("{}-{name}", self.stage.namespace());
         let common = json!({
             "capacity": { "storage": "1Mi" },
             "accessModes": ["ReadWriteOnce"],
@@ -41,13 +44,19 @@ impl<'a> Volumes<'a> {
         let metadata = json!({ "name": name, "annotations": annotations });
         let volume = json!({ "metadata": metadata, "spec": with(spec, common) });
         self.stage.create("/api/v1/persistentvolumes", &volume)?;
-        self.names.push(name.clone());
+        self.names.push(name);
+        Ok(volume)
+    }
+
+    /// Makes a volume and a claim that is bound to it.
+    fn claim(&mut self, claim: &str, spec: Value, annotations: Value) -> anyhow::Result<()> {
+        let volume = self.make(claim, spec, annotations)?;
         let wanted = json!({
             "metadata": { "name": claim },
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "storageClassName": "",
-                "volumeName": name,
+                "volumeName": volume["metadata"]["name"],
                 "volumeMode": volume["spec"]["volumeMode"],
                 "resources": { "requests": { "storage": "1Mi" } },
             },
@@ -157,6 +166,40 @@ fn claimed_volumes_outlive_their_pods(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.kubectl(&["delete", "pod", "second", "--timeout=120s"])?;
     stage.wait_until_nothing_is_left()
+}
+
+fn an_ephemeral_claim_goes_with_its_pod(stage: &mut Stage) -> anyhow::Result<()> {
+    let stage = &*stage;
+    let mut volumes = Volumes::new(stage)?;
+    let scratch = volumes.dir.join("scratch");
+    fs::create_dir_all(&scratch)?;
+    let volume = volumes.make("scratch", json!({ "hostPath": { "path": scratch } }), json!({}))?;
+    let container = with(
+        json!({ "volumeMounts": [{ "name": "scratch", "mountPath": "/scratch" }] }),
+        busybox("app", "echo mine >/scratch/file"),
+    );
+    let spec = json!({
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": { "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "volumeName": volume["metadata"]["name"],
+            "resources": { "requests": { "storage": "1Mi" } },
+        } } } }],
+    });
+    stage.create_pod(&pod("app", spec))?;
+    let ended = stage
+        .wait_for_pod("app", "over", |pod| pod.phase == "Succeeded" || pod.phase == "Failed")?;
+    ensure!(ended.phase == "Succeeded", "{}", ended.raw["status"]);
+    ensure!(fs::read_to_string(scratch.join("file"))? == "mine\n");
+    ensure!(stage.list("persistentvolumeclaims")?.len() == 1);
+    stage.kubectl(&["delete", "pod", "app", "--timeout=120s"])?;
+    stage.wait_until_nothing_is_left()?;
+    rubelet_e2e::wait_for("the claim to go with its pod", crate::WAIT, || {
+        let left = stage.list("persistentvolumeclaims").map_err(|error| format!("{error:#}"))?;
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
 }
 
 fn a_claim_without_a_volume_is_told(stage: &mut Stage) -> anyhow::Result<()> {
