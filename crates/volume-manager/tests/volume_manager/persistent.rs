@@ -8,7 +8,7 @@ use std::process::Command;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::PodRef;
-use rubelet_volume_manager::{HostMounts, MappedDevice};
+use rubelet_volume_manager::{HostMounts, MappedDevice, SubPathMount};
 use serde_json::{Value, json};
 
 use crate::fake_mounts::FakeMounts;
@@ -85,6 +85,56 @@ fn a_local_volume_is_mounted_for_its_pods_and_outlives_them() {
         assert_eq!((report.removed.len(), report.left.len()), (1, 0));
         assert!(!node.pod_dir(&third_reference).exists());
         assert_eq!(fs::read_to_string(disk.join("file")).unwrap(), "data");
+    });
+}
+
+#[test]
+fn whatever_goes_wrong_with_the_mounts_the_data_stays() {
+    let name = "persistent::whatever_goes_wrong_with_the_mounts_the_data_stays";
+    in_private_mount_namespace(name, || async {
+        let mut node = Node::new(HostMounts);
+        let disk = disk(&node);
+        fs::create_dir(disk.join("part")).unwrap();
+        fs::write(disk.join("part/file"), "data").unwrap();
+        let kept = || assert_eq!(fs::read_to_string(disk.join("part/file")).unwrap(), "data");
+        node.content.set_claim("c1", json!({"local": {"path": disk}}));
+        let (pod, reference) = claiming("u1", json!({"claimName": "c1"}), json!({}));
+        let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+        let mounted = &volumes.by_name["data"];
+        let part = SubPathMount {
+            volume: mounted.spec_name.clone(),
+            volume_path: mounted.host_path.clone(),
+            container: "app".to_owned(),
+            index: 0,
+            sub_path: "part".to_owned(),
+        };
+        let part = node.manager.prepare_sub_path(&reference, part).await.unwrap();
+        assert_eq!(fs::read_to_string(part.join("file")).unwrap(), "data");
+        assert!(part.ends_with("volume-subpaths/pv-c1/app/0"), "{part:?}");
+
+        // Somebody still uses the part: nothing is forced.
+        let open = fs::File::open(part.join("file")).unwrap();
+        node.manager.release_pod_volumes(&reference).await.unwrap_err();
+        kept();
+        drop(open);
+
+        // The pod is forgotten, and of its directory so much is lost that nothing tells what is
+        // mounted there (kubernetes#72257).
+        node.restart();
+        node.mounts.unmount(&fs::canonicalize(&mounted.host_path).unwrap()).unwrap();
+        fs::remove_dir(&mounted.host_path).unwrap();
+        fs::remove_dir(mounted.host_path.parent().unwrap()).unwrap();
+        fs::remove_dir(node.pod_dir(&reference).join("volumes")).unwrap();
+        let report = node.manager.clean_orphans(&HashSet::new()).await.unwrap();
+        assert_eq!((report.removed.len(), report.left.len()), (0, 1));
+        kept();
+        let [event] = node.take_events().try_into().unwrap();
+        assert!(event.starts_with("node Warning OrphanedPodNotCleanedUp orphaned pod"), "{event}");
+
+        fs::create_dir(node.pod_dir(&reference).join("volumes")).unwrap();
+        let report = node.manager.clean_orphans(&HashSet::new()).await.unwrap();
+        assert_eq!((report.removed.len(), report.left.len()), (1, 0));
+        kept();
     });
 }
 
