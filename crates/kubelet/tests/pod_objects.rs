@@ -66,6 +66,10 @@ impl MountPort for TableMounts {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(Vec::new())
     }

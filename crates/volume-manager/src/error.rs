@@ -250,6 +250,15 @@ pub enum TearDownError {
         #[source]
         source: io::Error,
     },
+    /// A loop device is in use, or cannot be taken away for another reason.
+    #[error("detach loop devices of {path}")]
+    Detach {
+        /// What they show.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A sub-path of the volume is still there.
     #[error("volume {volume:?} still has sub-paths mounted")]
     SubPathsRemain {

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rubelet_linux::mount::{
-    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, bind_mount, format_and_mount,
-    is_mount_point, mount_hugetlbfs, mount_tmpfs, mount_with_helper, remount_bind_read_only,
-    tmpfs_noswap_supported, unmount,
+    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, bind_mount, detach_loop_devices,
+    format_and_mount, is_mount_point, mount_hugetlbfs, mount_tmpfs, mount_with_helper,
+    remount_bind_read_only, tmpfs_noswap_supported, unmount,
 };
 use rubelet_linux::path::{prepare_sub_path, remove_empty_tree, remove_tree_one_filesystem};
 
@@ -68,6 +68,10 @@ impl MountPort for HostMounts {
         options: &[String],
     ) -> io::Result<()> {
         format_and_mount(device, target, fs_type, options).map_err(other)
+    }
+
+    fn detach_loop_devices(&self, backing: &Path) -> io::Result<()> {
+        detach_loop_devices(backing)
     }
 
     fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {

@@ -85,8 +85,18 @@ impl PodDirectory {
     /// Where a device is mounted that is a local volume of this and perhaps other pods. Contract:
     /// another kubelet finds it there.
     pub(crate) fn local_device(&self, spec_name: &str) -> PathBuf {
+        self.of_local_plugin().join("mounts").join(spec_name)
+    }
+
+    /// Where another kubelet holds the device that it gave to the pod. Nothing is made there here.
+    pub(crate) fn local_device_map(&self, spec_name: &str) -> PathBuf {
+        let uid = self.path.file_name().unwrap_or_default();
+        self.of_local_plugin().join("volumeDevices").join(spec_name).join(uid)
+    }
+
+    fn of_local_plugin(&self) -> PathBuf {
         let root = self.path.ancestors().nth(2).unwrap_or(&self.path);
-        root.join("plugins").join(VolumePlugin::Local.name()).join("mounts").join(spec_name)
+        root.join("plugins").join(VolumePlugin::Local.name())
     }
 
     /// The link by which the pod's containers get a device.

@@ -76,6 +76,12 @@ pub trait MountPort: fmt::Debug + Send + Sync + 'static {
         options: &[String],
     ) -> io::Result<()>;
 
+    /// Detaches all loop devices that show what is at `backing`: another kubelet holds devices so.
+    ///
+    /// # Errors
+    /// When they cannot be found, or one of them stays.
+    fn detach_loop_devices(&self, backing: &Path) -> io::Result<()>;
+
     /// Where the directory `path` is mounted beside its own place.
     ///
     /// # Errors

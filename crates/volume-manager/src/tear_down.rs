@@ -12,7 +12,9 @@ use rubelet_volume_plan::{
 
 use crate::content::WRAPPED_PREFIX;
 use crate::error::TearDownError;
-use crate::observe::{PodDirectory, list, mounts_beneath, observe, observe_sub_paths};
+use crate::observe::{
+    ObserveError, PodDirectory, list, mounts_beneath, observe, observe_sub_paths,
+};
 use crate::persistent::{VolumeTurns, release_local_device};
 use crate::port::MountPort;
 
@@ -72,6 +74,9 @@ fn apply_tear_down(
             }
         }
         VolumeAction::RemoveDeviceLink { plugin, name } => {
+            if *plugin == VolumePlugin::Local {
+                remove_device_map(mounts, &pod.local_device_map(name))?;
+            }
             let link = pod.device(plugin.directory_name(), name);
             gone(&link, fs::remove_file(&link))
         }
@@ -102,6 +107,25 @@ pub(crate) fn remove_sub_path(
         directory = parent;
     }
     Ok(())
+}
+
+/// Removes what another kubelet has made to hold a device: a bind mount of it, and a loop device on
+/// that.
+fn remove_device_map(mounts: &dyn MountPort, map: &Path) -> Result<(), TearDownError> {
+    match fs::symlink_metadata(map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ObserveError::read(map)(error).into()),
+        Ok(_) => {}
+    }
+    mounts
+        .detach_loop_devices(map)
+        .map_err(|source| TearDownError::Detach { path: map.to_owned(), source })?;
+    unmount_all_at(mounts, map)?;
+    remove_mount_point(map)?;
+    match map.parent() {
+        Some(parent) => remove_if_empty(parent).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Takes a volume away from the pod that lives on without it.

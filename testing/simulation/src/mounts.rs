@@ -137,6 +137,10 @@ impl MountPort for LifeMounts {
         self.mount_file_system("device", target, fs_type, options)
     }
 
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(Vec::new())
     }

@@ -1,5 +1,7 @@
 //! Devices with a file system, and those that are given one.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -74,6 +76,29 @@ pub fn format_and_mount(
     let options = [options, &["defaults".to_owned()]].concat();
     let device = device.to_string_lossy();
     Ok(mount_with_helper(&device, target, file_system, &options)?)
+}
+
+/// Detaches all loop devices that show what is at `backing`, free of links.
+///
+/// # Errors
+/// When they cannot be listed, or one of them cannot be detached.
+pub fn detach_loop_devices(backing: &Path) -> io::Result<()> {
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name();
+        let shown = Path::new("/sys/block").join(&name).join("loop/backing_file");
+        // Not a loop device, or one that shows nothing.
+        let Ok(shown) = fs::read_to_string(shown) else { continue };
+        if Path::new(shown.trim_end_matches('\n')) != backing {
+            continue;
+        }
+        let device = Path::new("/dev").join(&name);
+        let ended = run("losetup", &["--detach"], &device).map_err(io::Error::other)?;
+        if !ended.status.success() {
+            let output = String::from_utf8_lossy(&ended.stderr).trim().to_owned();
+            return Err(io::Error::other(format!("losetup: {}: {output}", ended.status)));
+        }
+    }
+    Ok(())
 }
 
 fn run(program: &str, arguments: &[&str], device: &Path) -> Result<Output, String> {

@@ -5,7 +5,7 @@ mod helper;
 mod mounting;
 mod table;
 
-pub use format::{FormatError, format_and_mount};
+pub use format::{FormatError, detach_loop_devices, format_and_mount};
 pub use helper::{MountHelperError, mount_with_helper};
 pub use mounting::{
     HugetlbfsOptions, MountError, TmpfsOptions, UnmountError, bind_mount, ensure_shared,

@@ -158,6 +158,10 @@ impl MountPort for FakeMounts {
         self.mount_file_system("device", target, fs_type, options)
     }
 
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
         let metadata = fs::metadata(path)?;
         let identity = (metadata.dev(), metadata.ino());

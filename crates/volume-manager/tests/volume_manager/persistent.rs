@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -237,6 +237,36 @@ fn a_local_device_is_mounted_once_for_all_pods_and_until_the_last_has_left() {
         assert_eq!(fs::read_to_string(file).unwrap(), "data");
         node.manager.release_pod_volumes(&pods[0].1).await.unwrap();
         assert_eq!(node.take_events(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_device_that_another_kubelet_gave_to_a_pod_is_taken_back() {
+    let name = "persistent::a_device_that_another_kubelet_gave_to_a_pod_is_taken_back";
+    in_private_mount_namespace(name, || async {
+        let node = Node::new(HostMounts);
+        let device = Loop::new(&node.temp.path().join("disk"));
+        let (_, reference) = pod("u1", json!([]));
+        let root = fs::canonicalize(node.paths.root()).unwrap();
+        let links = node.pod_dir(&reference).join("volumeDevices/kubernetes.io~local-volume");
+        fs::create_dir_all(&links).unwrap();
+        symlink(&device.0, links.join("pv1")).unwrap();
+        // As the Go kubelet holds it: bound, and with a loop device of its own on the bind mount.
+        let map = root.join("plugins/kubernetes.io/local-volume/volumeDevices/pv1/u1");
+        fs::create_dir_all(map.parent().unwrap()).unwrap();
+        fs::write(&map, "").unwrap();
+        let bound = Command::new("mount").arg("--bind").args([&device.0, &map]).status().unwrap();
+        assert!(bound.success());
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&map).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let lock = Loop(String::from_utf8(made.stdout).unwrap().trim().into());
+        let shown =
+            Path::new("/sys/block").join(lock.0.file_name().unwrap()).join("loop/backing_file");
+        assert!(shown.exists());
+        node.manager.release_pod_volumes(&reference).await.unwrap();
+        assert!(!shown.exists() && !map.parent().unwrap().exists());
+        assert!(!node.pod_dir(&reference).exists());
+        assert_eq!(fs::read(&device.0).unwrap().len(), 4 << 20, "the device itself is there");
     });
 }
 
