@@ -217,8 +217,8 @@ mod tests {
             || {
                 let temp = tempfile::tempdir().unwrap();
                 let (file, target) = (temp.path().join("disk"), temp.path().join("target"));
-                std::fs::write(&file, vec![0; 4 << 20]).unwrap();
-                std::fs::create_dir(&target).unwrap();
+                fs::write(&file, vec![0; 4 << 20]).unwrap();
+                fs::create_dir(&target).unwrap();
                 let made =
                     Command::new("losetup").args(["--find", "--show"]).arg(&file).output().unwrap();
                 assert!(made.status.success(), "{made:?}");
@@ -231,17 +231,17 @@ mod tests {
                 let refused = mount(&["ro"]).unwrap_err();
                 assert!(matches!(refused, FormatError::ReadOnly { .. }), "{refused}");
                 mount(&[]).unwrap();
-                std::fs::write(target.join("file"), "kept").unwrap();
+                fs::write(target.join("file"), "kept").unwrap();
                 unmount(&target).unwrap();
                 mount(&["ro"]).unwrap();
-                assert_eq!(std::fs::read_to_string(target.join("file")).unwrap(), "kept");
-                assert!(std::fs::write(target.join("file"), "").is_err());
+                assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
+                assert!(fs::write(target.join("file"), "").is_err());
                 unmount(&target).unwrap();
 
                 let wrong = format_and_mount(&device.0, &target, "ext4; true", &[]).unwrap_err();
                 assert!(matches!(wrong, FormatError::Mount(_)), "{wrong}");
                 mount(&[]).unwrap();
-                assert_eq!(std::fs::read_to_string(target.join("file")).unwrap(), "kept");
+                assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "kept");
                 unmount(&target).unwrap();
             },
         );
