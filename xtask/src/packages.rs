@@ -27,6 +27,7 @@ const COMMON: &[Package] = &[
     package("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/bin/ip", "/usr/bin/ip"], "network"),
     package("iptables", &["/usr/sbin/iptables", "/sbin/iptables"], "pods' addresses and ports"),
     package("mount", &["/usr/bin/mount", "/bin/mount"], "private directories"),
+    package("e2fsprogs", &["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"], "file systems of volumes"),
 ];
 
 /// Debian's own runtime.

@@ -22,7 +22,7 @@ use rubelet_pod_lifecycle::{
 };
 use rubelet_pod_runtime::{
     ContainerAllocation, ContainerToStart, EnvironmentFacts, EnvironmentFiles, PodRuntime,
-    RuntimeFailure, SandboxToCreate, compute_environment, read_environment_files,
+    RuntimeFailure, UserNamespaces, compute_environment, read_environment_files,
 };
 use rubelet_pod_status::{
     ContainerProbes, Gates, NodeFacts, StartFailure, StatusInput, StatusOverride, TerminalPhase,
@@ -41,10 +41,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::PodObjects;
-use crate::mounts::prepare_mounts;
+use crate::image_volumes::refuse_image_volumes;
+use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
-use crate::runtime_classes::look_up_runtime_handler;
+use crate::runtime_classes::known_runtime_handler;
 use crate::runtime_state::RuntimeState;
 
 /// Runs exec probes through the runtime.
@@ -90,6 +91,7 @@ pub(crate) struct Executor {
     pub(crate) runtime: Arc<PodRuntime>,
     pub(crate) images: ImageManager<CriClient, PullCredentials>,
     pub(crate) volumes: VolumeManager,
+    pub(crate) user_namespaces: UserNamespaces,
     pub(crate) container_manager: Arc<ContainerManager>,
     pub(crate) probes: Probes,
     pub(crate) statuses: StatusManager,
@@ -105,6 +107,7 @@ pub(crate) struct Executor {
     pub(crate) host_ips: HostIps,
     /// The name of the runtime; it prefixes container ids.
     pub(crate) runtime_name: String,
+    pub(crate) runtime_version: String,
     pub(crate) gates: Gates,
     pub(crate) events: EventRecorder,
     pub(crate) clock: Clock,
@@ -322,16 +325,10 @@ impl Executor {
         made.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
-    fn sandbox_to_create(&self, pod: &Pod, attempt: u32) -> Result<SandboxToCreate, String> {
-        let manager = &self.container_manager;
-        let text = |error: rubelet_container_manager::ContainerManagerError| error_chain(&error);
-        Ok(SandboxToCreate {
-            attempt,
-            cgroup_parent: manager.pod_cgroup_parent(pod).map_err(text)?,
-            resources: Some(manager.sandbox_resources(pod, false).map_err(text)?),
-            overhead: Some(manager.sandbox_overhead(pod).map_err(text)?),
-            ..SandboxToCreate::default()
-        })
+    /// The pod's volumes that are ready.
+    pub(crate) fn volumes_of(&self, pod: &Pod) -> Arc<PodVolumes> {
+        let uid = rubelet_types::pod_ref(pod).uid;
+        self.memory().get(&uid).and_then(|entry| entry.0.volumes.clone()).unwrap_or_default()
     }
 
     async fn create_sandbox(
@@ -340,13 +337,8 @@ impl Executor {
         attempt: u32,
         cancel: &CancellationToken,
     ) -> ActionOutcome {
-        let mut sandbox = match self.sandbox_to_create(&order.pod, attempt) {
+        let sandbox = match self.sandbox_to_create(&order.pod, attempt).await {
             Ok(sandbox) => sandbox,
-            Err(message) => return failure_of("", message, None),
-        };
-        let classes = self.runtime_classes.as_ref();
-        sandbox.runtime_handler = match look_up_runtime_handler(&order.pod, classes).await {
-            Ok(handler) => handler,
             Err(error) => {
                 let message = format!("Failed to create pod sandbox: {error}");
                 let object = EventObject::Pod(order.pod_ref.clone());
@@ -389,9 +381,16 @@ impl Executor {
             .iter()
             .find(|sandbox| sandbox.id == start.sandbox)
             .map_or(0, |sandbox| sandbox.attempt);
-        let sandbox = self.sandbox_to_create(pod, attempt).map_err(config_error)?;
+        let sandbox = self.sandbox_to_create(pod, attempt).await.map_err(config_error)?;
         let sandbox_config =
             self.runtime.sandbox_config(pod, sandbox.clone(), false).await.map_err(failed)?;
+        let volumes = self.volumes_of(pod);
+        let image_volumes =
+            self.ensure_image_volumes(order, &spec, &volumes, &sandbox_config, cancel).await?;
+        if !image_volumes.is_empty() {
+            refuse_image_volumes(&self.runtime_name, &self.runtime_version)
+                .map_err(|message| self.config_failed(order, &spec, message))?;
+        }
         let image = self
             .images
             .ensure_image(
@@ -426,11 +425,6 @@ impl Executor {
             .map_err(|error| config_error(error_chain(&error)))?
             .clone();
         let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.host_ips.get());
-        let volumes = self
-            .memory()
-            .get(&order.pod_ref.uid)
-            .and_then(|entry| entry.0.volumes.clone())
-            .unwrap_or_else(|| Arc::new(PodVolumes::default()));
         let volume_paths: BTreeMap<String, PathBuf> = volumes
             .by_name
             .iter()
@@ -451,17 +445,19 @@ impl Executor {
         };
         let environment = compute_environment(pod, &spec.container, &facts)
             .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
-        let can = self.runtime_state.borrow().features();
+        let can = self.runtime_state.borrow().features().handler(&sandbox.runtime_handler);
         let mounts = prepare_mounts(
             &self.volumes,
             &order.pod_ref,
             &spec.container,
-            &volumes,
+            ReadyVolumes { volumes: &volumes, images: &image_volumes },
             &environment,
             can.recursive_read_only_mounts,
         )
         .await
         .map_err(|message| self.config_failed(order, &spec, message))?;
+        let devices = prepare_devices(&spec.container, &volumes)
+            .map_err(|message| self.config_failed(order, &spec, message))?;
         let resources = self
             .container_manager
             .container_resources(pod, &spec.container, false)
@@ -491,7 +487,7 @@ impl Executor {
             allocatable,
             volume_paths,
             api_objects: objects,
-            allocation: ContainerAllocation::default(),
+            allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
         self.runtime
             .start_container(pod, to_start, cancel)
@@ -627,7 +623,8 @@ impl Executor {
             startup: self.probes.result(uid, name, id, ProbeKind::Startup),
         };
         let now = self.clock.now();
-        let can = self.runtime_state.borrow().features();
+        let handler = known_runtime_handler(report.pod, self.runtime_classes.as_ref());
+        let can = self.runtime_state.borrow().features().handler(&handler);
         let facts = NodeFacts {
             host_ips: self.host_ips.get(),
             runtime_name: self.runtime_name.clone(),

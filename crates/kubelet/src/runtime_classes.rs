@@ -31,3 +31,13 @@ pub(crate) async fn look_up_runtime_handler(
         format!("failed to get RuntimeClass: runtimeclass.node.k8s.io {name:?} not found")
     })
 }
+
+/// The same, as far as it is known now; the default handler otherwise.
+pub(crate) fn known_runtime_handler(pod: &Pod, classes: Option<&Store<RuntimeClass>>) -> String {
+    let name = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref());
+    let class = name.filter(|name| !name.is_empty()).zip(classes);
+    class
+        .and_then(|(name, classes)| classes.get("", name))
+        .map(|class| class.handler.clone())
+        .unwrap_or_default()
+}

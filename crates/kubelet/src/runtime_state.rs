@@ -1,5 +1,7 @@
 //! What the runtime says about itself: ready, network ready, and what it can do.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rubelet_cri::{CriClient, CriError, v1};
@@ -22,12 +24,50 @@ pub(crate) struct RuntimeState {
 }
 
 /// What a runtime can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuntimeFeatures {
-    /// Its default handler can make read-only mounts recursive.
-    pub(crate) recursive_read_only_mounts: bool,
     /// It keeps the policy of supplemental groups. Others give a container all groups of its user.
     pub(crate) supplemental_groups_policy: bool,
+    /// What its handlers can do, by name; the default one has none. Empty if it does not tell.
+    handlers: Arc<BTreeMap<String, HandlerFeatures>>,
+}
+
+/// What a handler of a runtime can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HandlerFeatures {
+    /// It can make read-only mounts recursive.
+    pub(crate) recursive_read_only_mounts: bool,
+    /// It can give a pod users of its own.
+    pub(crate) user_namespaces: bool,
+}
+
+impl RuntimeFeatures {
+    /// What the handler can do, as far as the runtime tells.
+    pub(crate) fn handler(&self, name: &str) -> HandlerFeatures {
+        self.handlers.get(name).copied().unwrap_or_default()
+    }
+
+    /// Whether the handler can give a pod users of its own.
+    ///
+    /// # Errors
+    /// It cannot; with the text that users read.
+    pub(crate) fn check_user_namespaces(&self, handler: &str) -> Result<(), String> {
+        let refused = if handler.is_empty() {
+            "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned()
+        } else {
+            format!(
+                "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not \
+                 support user namespaces"
+            )
+        };
+        match self.handlers.get(handler) {
+            Some(can) if can.user_namespaces => Ok(()),
+            None if !self.handlers.is_empty() => {
+                Err(format!("{refused}: the handler {handler:?} is not known"))
+            }
+            Some(_) | None => Err(refused),
+        }
+    }
 }
 
 impl Default for RuntimeState {
@@ -46,7 +86,7 @@ impl Default for RuntimeState {
 impl RuntimeState {
     /// What it can do, as far as that is known.
     pub(crate) fn features(&self) -> RuntimeFeatures {
-        self.features.unwrap_or_default()
+        self.features.clone().unwrap_or_default()
     }
 }
 
@@ -63,7 +103,7 @@ pub(crate) async fn watch_runtime(
         let answer = cri.status(false).await;
         told(answer.as_ref());
         let mut now = read(answer);
-        now.features = now.features.or_else(|| state.borrow().features);
+        now.features = now.features.or_else(|| state.borrow().features.clone());
         let settled = now.ready.is_ok() && now.network == NetworkState::Ready;
         state.send_if_modified(|known| {
             let changed = *known != now;
@@ -89,16 +129,24 @@ pub(crate) async fn watch_runtime(
     }
 }
 
+fn handlers(told: Vec<v1::RuntimeHandler>) -> BTreeMap<String, HandlerFeatures> {
+    told.into_iter()
+        .map(|handler| {
+            let features = handler.features.unwrap_or_default();
+            let can = HandlerFeatures {
+                recursive_read_only_mounts: features.recursive_read_only_mounts,
+                user_namespaces: features.user_namespaces,
+            };
+            (handler.name, can)
+        })
+        .collect()
+}
+
 fn read(answer: Result<v1::StatusResponse, CriError>) -> RuntimeState {
     let (status, features) = match answer {
         Ok(answer) => {
             let features = RuntimeFeatures {
-                recursive_read_only_mounts: answer
-                    .runtime_handlers
-                    .iter()
-                    .find(|handler| handler.name.is_empty())
-                    .and_then(|handler| handler.features.as_ref())
-                    .is_some_and(|features| features.recursive_read_only_mounts),
+                handlers: Arc::new(handlers(answer.runtime_handlers)),
                 supplemental_groups_policy: answer
                     .features
                     .is_some_and(|features| features.supplemental_groups_policy),
@@ -135,5 +183,42 @@ fn read(answer: Result<v1::StatusResponse, CriError>) -> RuntimeState {
             }
         },
         features: Some(features),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_handler_gives_users_is_told_in_words_users_know() {
+        let handler = |name: &str, user_namespaces| v1::RuntimeHandler {
+            name: name.to_owned(),
+            features: Some(v1::RuntimeHandlerFeatures {
+                user_namespaces,
+                ..v1::RuntimeHandlerFeatures::default()
+            }),
+        };
+        let told = vec![handler("", true), handler("kata", false)];
+        let can = RuntimeFeatures { handlers: Arc::new(handlers(told)), ..Default::default() };
+        let class = "can't set `spec.hostUsers: false`, RuntimeClass handler ";
+        for (name, expected) in [
+            ("", Ok(())),
+            ("kata", Err(format!("{class}\"kata\" does not support user namespaces"))),
+            (
+                "gvisor",
+                Err(format!(
+                    "{class}\"gvisor\" does not support user namespaces: the handler \"gvisor\" \
+                     is not known"
+                )),
+            ),
+        ] {
+            assert_eq!(can.check_user_namespaces(name), expected);
+        }
+        assert_eq!(
+            RuntimeFeatures::default().check_user_namespaces(""),
+            Err("can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+                .to_owned())
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rubelet_config::{Effective, Gate, KubeletConfiguration};
+use rubelet_config::{Effective, Gate, KubeletConfiguration, UserNamespaces};
 use rubelet_container_logs::RotationPolicy;
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
 use rubelet_event_recorder::EventRecorderSettings;
@@ -15,7 +15,7 @@ use rubelet_image_manager::{
 use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
 use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
-use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings};
+use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings, UserNamespaceSettings};
 use rubelet_pod_sources::PodSourceSettings;
 use rubelet_types::{CpuSet, NodePaths, Quantity, ResourceAmounts};
 
@@ -113,6 +113,16 @@ pub(crate) fn back_off(config: &KubeletConfiguration) -> BackOffSettings {
         .crash_loop_back_off
         .max_container_restart_period
         .map_or_else(BackOffSettings::default, |max| BackOffSettings::with_max(max.as_duration()))
+}
+
+pub(crate) fn user_namespaces(config: &KubeletConfiguration) -> UserNamespaceSettings {
+    let ids_per_pod = config.user_namespaces.as_ref().and_then(|users| users.ids_per_pod);
+    let ids_per_pod = ids_per_pod.unwrap_or(UserNamespaces::DEFAULT_IDS_PER_POD);
+    UserNamespaceSettings {
+        // Validated: within these bounds.
+        ids_per_pod: u32::try_from(ids_per_pod).unwrap_or(0),
+        max_pods: u32::try_from(config.max_pods).unwrap_or(0),
+    }
 }
 
 pub(crate) fn pod_runtime(

@@ -205,6 +205,7 @@ async fn serve(
         clock: clock.clone(),
         cri,
         runtime_name: version.name,
+        runtime_version: version.version,
         container_manager,
         credential_providers,
         mounts: Arc::new(HostMounts),

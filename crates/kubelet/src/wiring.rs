@@ -21,7 +21,7 @@ use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
 use rubelet_node_status::NodeHandle;
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
-use rubelet_pod_runtime::PodRuntime;
+use rubelet_pod_runtime::{PodRuntime, UserNamespaces};
 use rubelet_pod_sources::{
     MirrorPods, PodChange, PodChanges, PodConfig, PodOperation as SourceOperation,
 };
@@ -70,6 +70,8 @@ pub struct Parts<'a> {
     pub cri: CriClient,
     /// The name by which the runtime introduced itself; it prefixes container ids.
     pub runtime_name: String,
+    /// Its version in its own words.
+    pub runtime_version: String,
     /// Keeps cgroups, and was started (see [`start_container_manager`]).
     pub container_manager: Arc<ContainerManager>,
     /// Programs that give credentials for images (see [`credential_providers`]).
@@ -324,10 +326,12 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             events.clone(),
             VolumeContent {
                 objects: cluster.as_ref().map(|cluster| cluster.pod_objects() as _),
+                claims: cluster.as_ref().map(Cluster::claims),
                 allocatable: parts.container_manager.allocatable().cloned().unwrap_or_default(),
                 clock: clock.clone(),
             },
         ),
+        user_namespaces: UserNamespaces::new(paths.clone(), settings::user_namespaces(config)),
         container_manager: parts.container_manager,
         probes,
         statuses: statuses.clone(),
@@ -338,6 +342,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         pod_objects: cluster.as_ref().map(Cluster::pod_objects),
         paths,
         runtime_name: parts.runtime_name,
+        runtime_version: parts.runtime_version,
         host_ips: HostIps { published: cluster.as_ref().map(Cluster::node), detected: node.ips },
         node_name: node.name,
         gates,

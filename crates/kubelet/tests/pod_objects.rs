@@ -41,12 +41,37 @@ impl MountPort for TableMounts {
 
     fn mount_tmpfs(&self, target: &Path, _size_bytes: Option<u64>) -> io::Result<()> {
         let (path, fs_type) = (target.to_owned(), "tmpfs".to_owned());
-        self.0.lock().unwrap().push(MountPoint { path, fs_type, page_size_bytes: None });
+        self.0.lock().unwrap().push(MountPoint {
+            path,
+            fs_type,
+            page_size_bytes: None,
+            read_only: false,
+        });
         Ok(())
     }
 
     fn mount_huge_pages(&self, _target: &Path, _page_size_bytes: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn bind(&self, _source: &Path, _target: &Path, _read_only: bool) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn mount_file_system(&self, _: &str, _: &Path, _: &str, _: &[String]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn format_and_mount(&self, _: &Path, _: &Path, _: &str, _: &[String]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
     }
 
     fn prepare_sub_path(&self, _: &Path, _: &Path, _: &Path, _: &Path) -> io::Result<()> {

@@ -30,6 +30,7 @@ mod settings;
 mod termination_message;
 mod text;
 mod user_namespace;
+mod user_namespaces;
 
 pub use annotations::orphan_pod;
 pub use container_config::{
@@ -51,3 +52,4 @@ pub use security::{SecurityError, check_run_as_non_root};
 pub use settings::PodRuntimeSettings;
 pub use termination_message::TerminationMessages;
 pub use user_namespace::{IdMapping, UserNamespace};
+pub use user_namespaces::{UserNamespaceError, UserNamespaceSettings, UserNamespaces};

@@ -63,6 +63,11 @@ impl NodePaths {
         self.pod_volumes_dir(uid).join(plugin.replace('/', "~")).join(volume)
     }
 
+    /// `<root>/pods/<uid>/volumeDevices/<plugin with ~>/<volume>`.
+    pub fn pod_device(&self, uid: &PodUid, plugin: &str, volume: &str) -> PathBuf {
+        self.pod_dir(uid).join("volumeDevices").join(plugin.replace('/', "~")).join(volume)
+    }
+
     /// `<root>/pods/<uid>/volume-subpaths`.
     pub fn pod_subpaths_dir(&self, uid: &PodUid) -> PathBuf {
         self.pod_dir(uid).join("volume-subpaths")

@@ -8,16 +8,17 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{Clock, Fetched, ObjectKind, PodRef, PodUid, ResourceAmounts, pod_ref};
 use rubelet_volume_plan::{
-    ContentError, ContentFacts, ContentFailure, ContentNeeds, ContentObjects, ContentVolume,
-    DesiredVolume, Payload, TokenOutcome, VolumeSource, compute_payload, desired_volumes,
+    ClaimObjects, ContentError, ContentFacts, ContentFailure, ContentNeeds, ContentObjects,
+    ContentVolume, DesiredVolume, Payload, TokenOutcome, VolumeSource, compute_payload,
+    desired_volumes,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::SetUpError;
-use crate::manager::{Inner, SetUpResults, VolumeManager};
+use crate::manager::{FailedVolume, Inner, SetUpResults, VolumeManager};
 use crate::memory::Cause;
-use crate::port::ContentPort;
+use crate::port::{ClaimPort, ContentPort};
 
 /// An object that could not be read in this time is not waited for.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -25,11 +26,13 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 /// of a node take turns.
 const UPDATE_PERIOD: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(90));
 
-/// What the files of volumes are made of.
+/// What volumes are made of beside the pods' own specs.
 #[derive(Clone, Debug)]
 pub struct VolumeContent {
     /// Reads objects and tokens; none if there is no API server.
     pub objects: Option<Arc<dyn ContentPort>>,
+    /// Reads claims and the volumes behind them; none if there is no API server.
+    pub claims: Option<Arc<dyn ClaimPort>>,
     /// What the node can give: the limit of a container that has none.
     pub allocatable: ResourceAmounts,
     /// The wall clock.
@@ -90,7 +93,9 @@ impl Inner {
     async fn update_contents(self: &Arc<Self>, pod: &Arc<Pod>) -> Instant {
         let reference = pod_ref(pod);
         let waiting = self.memory.waiting(&reference.uid, Instant::now());
-        let mut volumes = desired_volumes(pod, self.config.allocatable_memory).volumes;
+        // What is behind claims has no files that the kubelet keeps.
+        let no_claims = ClaimObjects::default();
+        let mut volumes = desired_volumes(pod, self.config.allocatable_memory, &no_claims).volumes;
         volumes.retain(|volume| {
             matches!(volume.source, VolumeSource::Content(_)) && !waiting.contains_key(&volume.name)
         });
@@ -100,7 +105,9 @@ impl Inner {
             match result {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    let (_, wait) = self.set_up_failed(&reference, &name, &error, changes);
+                    // Such a volume is called alike in the pod and on disk.
+                    let volume = FailedVolume { name: &name, spec_name: &name };
+                    let (_, wait) = self.set_up_failed(&reference, volume, &error, changes);
                     soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
                 }
                 None => tracing::warn!(pod = %reference, volume = name,
@@ -124,14 +131,15 @@ impl Inner {
             .iter()
             .filter_map(|volume| match &volume.source {
                 VolumeSource::Content(content) => Some((volume.name.as_str(), content)),
-                VolumeSource::EmptyDir(_) | VolumeSource::HostPath(_) => None,
+                _ => None,
             })
             .collect();
         let mut needs = ContentNeeds::default();
         for (_, content) in &contents {
-            let ContentNeeds { objects, tokens } = content.needs();
+            let ContentNeeds { objects, tokens, trust_bundles } = content.needs();
             needs.objects.extend(objects);
             needs.tokens.extend(tokens);
+            needs.trust_bundles.extend(trust_bundles);
         }
         let objects = match &self.content.objects {
             Some(port) => Some(read(&**port, pod, reference, needs).await),
@@ -179,8 +187,15 @@ async fn read(
         let outcome = read.unwrap_or_else(|_| TokenOutcome::Failed(too_late()));
         (token, outcome)
     }));
-    let (config_maps, secrets, tokens) = tokio::join!(config_maps, secrets, tokens);
+    let trust_bundles = join_all(needs.trust_bundles.into_iter().map(async |bundle| {
+        let read = timeout(READ_LIMIT, port.trust_bundles(&bundle)).await;
+        let too_late = || Fetched::Failed("context deadline exceeded".to_owned());
+        (bundle, read.unwrap_or_else(|_| too_late()))
+    }));
+    let (config_maps, secrets, tokens, trust_bundles) =
+        tokio::join!(config_maps, secrets, tokens, trust_bundles);
     ContentObjects {
+        trust_bundles: trust_bundles.into_iter().collect(),
         config_maps: config_maps.into_iter().collect(),
         secrets: secrets.into_iter().collect(),
         tokens: tokens.into_iter().collect(),

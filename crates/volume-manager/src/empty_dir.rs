@@ -7,7 +7,7 @@ use rubelet_volume_plan::{EmptyDirMedium, EmptyDirVolume};
 
 use crate::error::SetUpError;
 use crate::observe::{PodDirectory, READY_MARKER, mounts_beneath};
-use crate::ownership::{FsGroupChangePolicy, set_group_ownership};
+use crate::ownership::{FsGroupChangePolicy, OwnershipProgress, set_group_ownership};
 use crate::port::{MountPoint, MountPort};
 
 /// Everybody in the pod may write, whoever they run as.
@@ -27,6 +27,7 @@ pub(crate) fn set_up_empty_dir(
     name: &str,
     volume: &EmptyDirVolume,
     fs_group: Option<FsGroup>,
+    progress: &mut OwnershipProgress<'_>,
 ) -> Result<(), SetUpError> {
     let path = pod.empty_dir(name);
     create_writable_directory(&path)?;
@@ -34,7 +35,7 @@ pub(crate) fn set_up_empty_dir(
     let mounted = mounts_beneath(mounts, &path)?.into_iter().rfind(|mount| mount.path == path);
     ensure_medium(mounts, &path, volume.medium, mounted.as_ref())?;
     if let Some(FsGroup { gid, policy }) = fs_group {
-        set_group_ownership(&path, gid, policy)
+        set_group_ownership(&path, gid, policy, progress)
             .map_err(SetUpError::io("change ownership of", &path))?;
     }
     set_ready_marker(pod, name)

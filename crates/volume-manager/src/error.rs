@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rubelet_types::{PodRef, UnsafePathElement, error_chain};
-use rubelet_volume_plan::{ContentError, SubPathError, VolumeSpecError};
+use rubelet_volume_plan::{ContentError, FailureStage, SubPathError, VolumeSpecError};
 
 use crate::observe::ObserveError;
+
+/// The reason of events about volumes that cannot be mounted.
+pub(crate) const FAILED_MOUNT: &str = "FailedMount";
 
 /// A volume could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +38,47 @@ pub enum SetUpError {
         /// What should be there.
         noun: &'static str,
     },
+    /// There is nothing where a local volume should be.
+    #[error("path {path:?} does not exist")]
+    NoSuchPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path of a local volume climbs.
+    #[error("invalid path: {path} must not contain '..'")]
+    LocalPathBacksteps {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A local volume is neither a directory nor a device.
+    #[error("only directory and block device are supported")]
+    NoDirectory,
+    /// What containers should get as a device is none.
+    #[error("path {path:?} is not a block device")]
+    NotBlockDevice {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The device of a local volume could not be mounted.
+    #[error(
+        "local: failed to mount device {} at {} (fstype: {fs_type}), error",
+        device.display(),
+        place.display()
+    )]
+    Device {
+        /// The device.
+        device: PathBuf,
+        /// Where to.
+        place: PathBuf,
+        /// With which file system.
+        fs_type: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file system could not be mounted.
+    #[error(transparent)]
+    FileSystem(io::Error),
     /// `fsGroup` is no group id.
     #[error("fsGroup {fs_group} is no group id")]
     FsGroup {
@@ -64,7 +108,44 @@ pub enum SetUpError {
     },
 }
 
+/// An operation on a volume, as events name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// What failed, such as `MountVolume.SetUp failed`.
+    pub(crate) failure: &'static str,
+    /// The reason of the event.
+    pub(crate) reason: &'static str,
+}
+
 impl SetUpError {
+    /// What was tried.
+    pub(crate) fn operation(&self) -> Operation {
+        let mount = |failure| Operation { failure, reason: FAILED_MOUNT };
+        let map = Operation { failure: "MapVolume.MapPodDevice failed", reason: "FailedMapVolume" };
+        match self {
+            Self::Spec(error) => match error.stage() {
+                FailureStage::NodeAffinity => mount("MountVolume.NodeAffinity check failed"),
+                FailureStage::MountOptions => mount("MountVolume.MountOptionSupport check failed"),
+                FailureStage::Map => map,
+                FailureStage::Process | FailureStage::SetUp => mount("MountVolume.SetUp failed"),
+            },
+            Self::NoSuchPath { .. } | Self::NoDirectory => {
+                mount("MountVolume.NewMounter initialization failed")
+            }
+            Self::NotBlockDevice { .. } => map,
+            Self::Device { .. } => mount("MountVolume.MountDevice failed"),
+            Self::Content(_)
+            | Self::Observe(_)
+            | Self::Preparation { .. }
+            | Self::HostPathType { .. }
+            | Self::LocalPathBacksteps { .. }
+            | Self::FileSystem(_)
+            | Self::FsGroup { .. }
+            | Self::PageSize { .. }
+            | Self::Io { .. } => mount("MountVolume.SetUp failed"),
+        }
+    }
+
     pub(crate) fn io(
         operation: &'static str,
         path: impl Into<PathBuf>,
@@ -77,12 +158,13 @@ impl SetUpError {
 /// Why one volume of a pod is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeFailure {
-    /// It is specified in a way that cannot be processed. Only a change of the pod, or of what this
-    /// kubelet can do, mends that.
+    /// It is specified in a way that cannot be processed, or its claim leads to no volume.
     #[error("{message}")]
     NotProcessed {
         /// Why.
         message: String,
+        /// When it is looked at again at the earliest, from now.
+        retry_after: Duration,
     },
     /// Its set-up failed, just now or so recently that it is not tried again yet.
     #[error("{message}")]
@@ -114,8 +196,9 @@ impl EnsureVolumesError {
         self.failures
             .values()
             .filter_map(|failure| match failure {
-                VolumeFailure::SetUpFailed { retry_after, .. } => Some(*retry_after),
-                VolumeFailure::NotProcessed { .. } | VolumeFailure::TimedOut => None,
+                VolumeFailure::SetUpFailed { retry_after, .. }
+                | VolumeFailure::NotProcessed { retry_after, .. } => Some(*retry_after),
+                VolumeFailure::TimedOut => None,
             })
             .min()
     }
@@ -162,6 +245,15 @@ pub enum TearDownError {
     #[error("unmount {path}")]
     Unmount {
         /// The mount point.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A loop device is in use, or cannot be taken away for another reason.
+    #[error("detach loop devices of {path}")]
+    Detach {
+        /// What they show.
         path: PathBuf,
         /// Why.
         #[source]
@@ -263,7 +355,13 @@ mod tests {
     #[test]
     fn the_summary_is_the_one_that_tools_look_for() {
         let failures = BTreeMap::from([
-            ("b".to_owned(), VolumeFailure::NotProcessed { message: "no plugin".to_owned() }),
+            (
+                "b".to_owned(),
+                VolumeFailure::NotProcessed {
+                    message: "no plugin".to_owned(),
+                    retry_after: Duration::from_secs(2),
+                },
+            ),
             (
                 "a".to_owned(),
                 VolumeFailure::SetUpFailed {

@@ -1,12 +1,16 @@
 use std::error::Error;
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use rubelet_linux::mount::{
-    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, mount_hugetlbfs, mount_tmpfs,
-    tmpfs_noswap_supported, unmount,
+    HugetlbfsOptions, Mount, MountTable, TmpfsOptions, bind_mount, detach_loop_devices,
+    format_and_mount, is_mount_point, mount_hugetlbfs, mount_tmpfs, mount_with_helper,
+    remount_bind_read_only, tmpfs_noswap_supported, unmount,
 };
 use rubelet_linux::path::{prepare_sub_path, remove_empty_tree, remove_tree_one_filesystem};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::port::{MountPoint, MountPort};
 
@@ -31,6 +35,48 @@ impl MountPort for HostMounts {
     fn mount_huge_pages(&self, target: &Path, page_size_bytes: u64) -> io::Result<()> {
         let options = HugetlbfsOptions { page_size: page_size_bytes, size: None };
         mount_hugetlbfs(target, &options).map_err(other)
+    }
+
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
+        if !is_mount_point(target).map_err(other)? {
+            let open = |path: &Path, follow: OFlags| {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
+                rustix::fs::open(path, flags, Mode::empty())
+            };
+            // The owner of the node may have put a link where the volume is; nobody may where it goes.
+            let (from, to) = (open(source, OFlags::empty())?, open(target, OFlags::NOFOLLOW)?);
+            bind_mount(from.as_fd(), to.as_fd(), target).map_err(other)?;
+        }
+        if read_only { remount_bind_read_only(target).map_err(other) } else { Ok(()) }
+    }
+
+    fn mount_file_system(
+        &self,
+        source: &str,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        mount_with_helper(source, target, fs_type, options).map_err(other)
+    }
+
+    fn format_and_mount(
+        &self,
+        device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        format_and_mount(device, target, fs_type, options).map_err(other)
+    }
+
+    fn detach_loop_devices(&self, backing: &Path) -> io::Result<()> {
+        detach_loop_devices(backing)
+    }
+
+    fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let path = path.canonicalize()?;
+        MountTable::read().and_then(|table| table.other_mounts_of(&path)).map_err(other)
     }
 
     fn prepare_sub_path(
@@ -66,6 +112,7 @@ fn mount_point(mount: &Mount) -> MountPoint {
         path: mount.mount_point.clone(),
         fs_type: mount.file_system.clone(),
         page_size_bytes: page_size.and_then(parse_page_size),
+        read_only: mount.options.iter().chain(&mount.super_options).any(|option| option == "ro"),
     }
 }
 

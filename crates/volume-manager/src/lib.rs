@@ -12,6 +12,7 @@
 //! and no other (I13).
 
 mod blocking;
+mod claims;
 mod content;
 mod contents;
 mod empty_dir;
@@ -21,9 +22,11 @@ mod host_mounts;
 mod host_path;
 mod manager;
 mod memory;
+mod mounted;
 mod observe;
 mod orphans;
 mod ownership;
+mod persistent;
 mod port;
 mod sub_path;
 mod tear_down;
@@ -35,8 +38,9 @@ pub use error::{
 };
 pub use failures::LastFailure;
 pub use host_mounts::HostMounts;
-pub use manager::{MountedVolume, PodVolumes, VolumeManager, VolumeManagerConfig};
+pub use manager::{VolumeManager, VolumeManagerConfig};
+pub use mounted::{MappedDevice, MountedVolume, PodVolumes};
 pub use observe::ObserveError;
 pub use orphans::{LeftOrphan, OrphanReport};
-pub use port::{ContentPort, MountPoint, MountPort};
+pub use port::{ClaimPort, ContentPort, MountPoint, MountPort};
 pub use sub_path::SubPathMount;

@@ -11,24 +11,26 @@ use rubelet_types::{
     error_chain, pod_ref,
 };
 use rubelet_volume_plan::{
-    ContainerPresence, DesiredVolume, FailureStage, VOLUME_RETRY_INITIAL, VolumeAction,
-    VolumePlugin, VolumeSource, desired_volumes, plan_volumes,
+    ContainerPresence, DesiredVolume, FailureStage, RejectedVolume, VOLUME_RETRY_INITIAL,
+    VolumeAction, VolumePlugin, VolumeSource, desired_volumes, plan_volumes,
 };
 use tokio::time::{Instant, timeout_at};
 
 use crate::blocking::PodOperations;
 use crate::content::{ContentToSetUp, set_up_content};
 use crate::contents::{Payloads, VolumeContent, cause_of, update_period};
-use crate::empty_dir::{FsGroup, create_private_directories, set_up_empty_dir};
+use crate::empty_dir::{FsGroup, create_private_directories};
 use crate::error::{
-    EnsureVolumesError, PrepareSubPathError, ReleaseVolumesError, SetUpError, TearDownError,
-    VolumeFailure,
+    EnsureVolumesError, FAILED_MOUNT, Operation, PrepareSubPathError, ReleaseVolumesError,
+    SetUpError, TearDownError, VolumeFailure,
 };
 use crate::host_path::set_up_host_path;
 use crate::memory::{Cause, Memory, RecentFailure};
+use crate::mounted::PodVolumes;
 use crate::observe::{PodDirectory, observe, observe_sub_paths};
 use crate::orphans::{LeftOrphan, OrphanLog, OrphanReport, pods_on_disk, remove_orphan};
 use crate::ownership::FsGroupChangePolicy;
+use crate::persistent::{SetUp, VolumeTurns};
 use crate::port::MountPort;
 use crate::sub_path::SubPathMount;
 use crate::tear_down::{remove_sub_path, tear_down_pod};
@@ -37,8 +39,6 @@ use crate::tear_down::{remove_sub_path, tear_down_pod};
 const OPERATION_LIMIT: Duration = Duration::from_secs(123);
 /// How long the clean-up of one unknown pod may hold up that of the next.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(10);
-
-const FAILED_MOUNT: &str = "FailedMount";
 
 /// What the volume manager has to know of the node.
 #[derive(Clone, Debug)]
@@ -49,26 +49,6 @@ pub struct VolumeManagerConfig {
     pub allocatable_memory: Option<u64>,
     /// How many pods' volumes are worked on at once.
     pub operations_at_once: usize,
-}
-
-/// A volume that is ready for containers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountedVolume {
-    /// Where it is on the node.
-    pub host_path: PathBuf,
-    /// No container may write to it, whatever its mount says.
-    pub read_only: bool,
-    /// What set it up.
-    pub plugin: VolumePlugin,
-    /// The runtime may relabel it for SELinux: it belongs to the pod alone.
-    pub selinux_relabel: bool,
-}
-
-/// The volumes of a pod that are ready, which are all that its containers use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodVolumes {
-    /// By the name that containers mount them by.
-    pub by_name: BTreeMap<String, MountedVolume>,
 }
 
 /// Mounts and unmounts the volumes of pods.
@@ -88,7 +68,17 @@ pub(crate) struct Inner {
     events: EventRecorder,
     operations: PodOperations,
     pub(crate) memory: Memory,
+    turns: VolumeTurns,
     orphan_log: OrphanLog,
+}
+
+/// A volume that could not be set up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedVolume<'a> {
+    /// As the pod calls it.
+    pub(crate) name: &'a str,
+    /// As it is called on disk, and in what users read.
+    pub(crate) spec_name: &'a str,
 }
 
 /// How the set-ups of one call went so far, by volume.
@@ -114,7 +104,8 @@ impl VolumeManager {
             let memory = i64::try_from(memory).unwrap_or(i64::MAX);
             allocatable.set("memory", Quantity::from_bytes(memory));
         }
-        let content = VolumeContent { objects: None, allocatable, clock: Clock::system() };
+        let clock = Clock::system();
+        let content = VolumeContent { objects: None, claims: None, allocatable, clock };
         Self::with_content(config, mounts, events, content)
     }
 
@@ -135,6 +126,7 @@ impl VolumeManager {
                 events,
                 operations,
                 memory: Memory::default(),
+                turns: VolumeTurns::default(),
                 orphan_log: OrphanLog::default(),
             }),
         }
@@ -151,22 +143,30 @@ impl VolumeManager {
     ) -> Result<PodVolumes, EnsureVolumesError> {
         let inner = &self.inner;
         let reference = pod_ref(pod);
-        let desired = desired_volumes(pod, inner.config.allocatable_memory);
+        let claims = inner.read_claims(pod, &reference).await;
+        let desired = desired_volumes(pod, inner.config.allocatable_memory, &claims);
         if desired.volumes.is_empty() && desired.rejected.is_empty() {
             return Ok(PodVolumes::default());
         }
         inner.memory.remember(&reference.uid);
         let mut failures = inner.waiting(&reference.uid);
+        let mut is_news = false;
         for rejected in desired.rejected {
             if failures.contains_key(&rejected.name) {
                 continue;
             }
             let failure = match rejected.error.stage() {
                 FailureStage::Process => {
-                    VolumeFailure::NotProcessed { message: error_chain(&rejected.error) }
+                    is_news = true;
+                    inner.not_processed(&reference.uid, &rejected)
                 }
-                FailureStage::SetUp => {
-                    inner.set_up_failed(&reference, &rejected.name, &rejected.error.into(), 0).0
+                FailureStage::NodeAffinity
+                | FailureStage::MountOptions
+                | FailureStage::SetUp
+                | FailureStage::Map => {
+                    let (name, spec_name) = (&*rejected.name, &*rejected.spec_name);
+                    let volume = FailedVolume { name, spec_name };
+                    inner.set_up_failed(&reference, volume, &rejected.error.into(), 0).0
                 }
             };
             failures.insert(rejected.name, failure);
@@ -177,14 +177,20 @@ impl VolumeManager {
             .filter(|volume| !failures.contains_key(&volume.name))
             .cloned()
             .collect();
-        let SetUpResults { changes, by_volume } = inner.set_up(pod, &reference, due).await;
-        for (name, result) in by_volume {
-            let failure = match result {
-                Some(Ok(())) => continue,
-                Some(Err(error)) => inner.set_up_failed(&reference, &name, &error, changes).0,
-                None => VolumeFailure::TimedOut,
+        let SetUpResults { changes, mut by_volume } = inner.set_up(pod, &reference, due).await;
+        for DesiredVolume { name, spec_name, .. } in &desired.volumes {
+            let failure = match by_volume.remove(name) {
+                None | Some(Some(Ok(()))) => continue,
+                Some(Some(Err(error))) => {
+                    let volume = FailedVolume { name, spec_name };
+                    inner.set_up_failed(&reference, volume, &error, changes).0
+                }
+                Some(None) => {
+                    is_news = true;
+                    VolumeFailure::TimedOut
+                }
             };
-            failures.insert(name, failure);
+            failures.insert(name.clone(), failure);
         }
         if failures.is_empty() {
             let has_content =
@@ -192,10 +198,14 @@ impl VolumeManager {
             if desired.volumes.iter().any(has_content) {
                 inner.memory.keep_updated(&reference.uid, pod, Instant::now() + update_period());
             }
-            return Ok(inner.pod_volumes(&reference.uid, desired.volumes));
+            return Ok(PodVolumes::new(&inner.config.paths, &reference.uid, desired.volumes));
         }
         let error = EnsureVolumesError { pod: reference, failures };
-        inner.report(&error);
+        if is_news {
+            // Failed set-ups have their own events; the summary is for what has none.
+            let object = EventObject::Pod(error.pod.clone());
+            inner.events.warning(object, FAILED_MOUNT, error.to_string());
+        }
         Err(error)
     }
 
@@ -244,11 +254,11 @@ impl VolumeManager {
         let inner = &self.inner;
         // Before: whatever writes files from here on would write them into what has been removed.
         inner.memory.stop_updates(&pod.uid);
-        let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+        let (paths, this) = (inner.config.paths.clone(), inner.clone());
         let uid = pod.uid.clone();
         let torn_down = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
             match PodDirectory::locate(&paths, &uid) {
-                Ok(directory) => tear_down_pod(&*mounts, &directory),
+                Ok(directory) => tear_down_pod(&*this.mounts, &this.turns, &directory),
                 // Where there are no pods there is nothing to take down.
                 Err(error) if error.is_missing() => Vec::new(),
                 Err(error) => vec![error.into()],
@@ -360,11 +370,11 @@ impl VolumeManager {
             if keep.contains(&uid) || inner.memory.knows(&uid) {
                 continue;
             }
-            let (paths, mounts) = (inner.config.paths.clone(), inner.mounts.clone());
+            let (paths, this) = (inner.config.paths.clone(), inner.clone());
             let orphan = uid.clone();
             let removed = inner.operations.try_run(&uid, ORPHAN_LIMIT, move || {
                 match PodDirectory::locate(&paths, &orphan) {
-                    Ok(directory) => remove_orphan(&*mounts, &directory),
+                    Ok(directory) => remove_orphan(&*this.mounts, &this.turns, &directory),
                     Err(error) => vec![error.into()],
                 }
             });
@@ -445,65 +455,44 @@ impl Inner {
             .waiting(pod, Instant::now())
             .into_iter()
             .map(|(volume, failure)| {
-                let RecentFailure { remaining, message, awaits_object } = failure;
-                let retry_after = remaining;
-                (volume, VolumeFailure::SetUpFailed { message, retry_after, awaits_object })
+                let RecentFailure { remaining: retry_after, message, cause } = failure;
+                let failure = match cause {
+                    Cause::NotProcessed => VolumeFailure::NotProcessed { message, retry_after },
+                    Cause::Object { .. } | Cause::Other => {
+                        let awaits_object = cause.awaits_object();
+                        VolumeFailure::SetUpFailed { message, retry_after, awaits_object }
+                    }
+                };
+                (volume, failure)
             })
             .collect()
+    }
+
+    /// Remembers a volume that leads nowhere as it is specified.
+    fn not_processed(&self, pod: &PodUid, rejected: &RejectedVolume) -> VolumeFailure {
+        let message = error_chain(&rejected.error);
+        let (cause, now) = (Cause::NotProcessed, Instant::now());
+        let retry_after = self.memory.failed(pod, &rejected.name, &message, cause, now);
+        VolumeFailure::NotProcessed { message, retry_after }
     }
 
     /// Tells of a failed set-up; returns it as users read it and how long it waits.
     pub(crate) fn set_up_failed(
         &self,
         pod: &PodRef,
-        volume: &str,
+        volume: FailedVolume<'_>,
         error: &SetUpError,
         changes: u64,
     ) -> (VolumeFailure, Duration) {
-        let message =
-            format!("MountVolume.SetUp failed for volume {volume:?} : {}", error_chain(error));
-        self.events.warning(EventObject::Pod(pod.clone()), FAILED_MOUNT, message.clone());
-        tracing::warn!(%pod, volume, "{message}");
+        let Operation { failure, reason } = error.operation();
+        let FailedVolume { name, spec_name } = volume;
+        let message = format!("{failure} for volume {spec_name:?} : {}", error_chain(error));
+        self.events.warning(EventObject::Pod(pod.clone()), reason, message.clone());
+        tracing::warn!(%pod, volume = name, "{message}");
         let cause = cause_of(error, changes);
-        let retry_after = self.memory.failed(&pod.uid, volume, &message, cause, Instant::now());
-        let awaits_object = matches!(cause, Cause::Object { .. });
+        let retry_after = self.memory.failed(&pod.uid, name, &message, cause, Instant::now());
+        let awaits_object = cause.awaits_object();
         (VolumeFailure::SetUpFailed { message, retry_after, awaits_object }, retry_after)
-    }
-
-    /// Failed set-ups have their own events; the summary is for what has none.
-    fn report(&self, error: &EnsureVolumesError) {
-        let is_new =
-            |failure: &VolumeFailure| matches!(failure, VolumeFailure::NotProcessed { .. });
-        if error.failures.values().any(is_new) {
-            let object = EventObject::Pod(error.pod.clone());
-            self.events.warning(object, FAILED_MOUNT, error.to_string());
-        }
-    }
-
-    fn pod_volumes(&self, pod: &PodUid, volumes: Vec<DesiredVolume>) -> PodVolumes {
-        let mounted = |volume: &DesiredVolume| {
-            let plugin = volume.plugin();
-            let host_path = match &volume.source {
-                VolumeSource::EmptyDir(_) | VolumeSource::Content(_) => {
-                    self.config.paths.pod_volume_dir(pod, plugin.name(), &volume.name)
-                }
-                VolumeSource::HostPath(host_path) => PathBuf::from(&host_path.path),
-            };
-            let selinux_relabel = plugin != VolumePlugin::HostPath;
-            // Files that the kubelet keeps as they should be are nobody else's to write
-            // (CVE-2017-1002102).
-            let read_only = matches!(volume.source, VolumeSource::Content(_));
-            MountedVolume { host_path, read_only, plugin, selinux_relabel }
-        };
-        PodVolumes {
-            by_name: volumes
-                .into_iter()
-                .map(|volume| {
-                    let mounted = mounted(&volume);
-                    (volume.name, mounted)
-                })
-                .collect(),
-        }
     }
 }
 
@@ -516,6 +505,17 @@ fn fs_group(pod: &Pod) -> Result<Option<FsGroup>, SetUpError> {
     let gid = u32::try_from(fs_group).map_err(|_| SetUpError::FsGroup { fs_group })?;
     let policy = FsGroupChangePolicy::parse(context.fs_group_change_policy.as_deref());
     Ok(Some(FsGroup { gid, policy }))
+}
+
+/// It is where a dead server or a dead disk does not answer.
+fn may_hang(volume: &DesiredVolume) -> bool {
+    matches!(
+        volume.source,
+        VolumeSource::HostPath(_)
+            | VolumeSource::Local(_)
+            | VolumeSource::Nfs(_)
+            | VolumeSource::Block(_)
+    )
 }
 
 /// The blocking part of [`Inner::set_up`].
@@ -546,10 +546,9 @@ impl SetUpJob {
                 return;
             }
         };
-        // A hostPath may be on a dead network mount and hang: what cannot hang goes first.
-        let (host_paths, others): (Vec<_>, Vec<_>) =
-            actions.into_iter().partition(|volume| volume.plugin() == VolumePlugin::HostPath);
-        for volume in others.into_iter().chain(host_paths) {
+        // What cannot hang goes first.
+        let (may_hang, others): (Vec<_>, Vec<_>) = actions.into_iter().partition(may_hang);
+        for volume in others.into_iter().chain(may_hang) {
             let result = self.set_up(&directory, &volume);
             self.finish(&volume.name, result);
         }
@@ -572,6 +571,8 @@ impl SetUpJob {
             // While containers may run, no plan takes anything down.
             VolumeAction::RemoveSubPath(_)
             | VolumeAction::TearDownDirectory { .. }
+            | VolumeAction::Unmount { .. }
+            | VolumeAction::RemoveDeviceLink { .. }
             | VolumeAction::RemoveEmptyDirectory { .. } => None,
         });
         Ok((directory, due.collect()))
@@ -583,13 +584,25 @@ impl SetUpJob {
         volume: &DesiredVolume,
     ) -> Result<(), SetUpError> {
         let mounts = &*self.inner.mounts;
+        let set_up = SetUp {
+            mounts,
+            directory,
+            pod: &self.reference,
+            events: &self.inner.events,
+            turns: &self.inner.turns,
+        };
         let fs_group =
             || self.fs_group.clone().map_err(|message| SetUpError::Preparation { message });
         match &volume.source {
             VolumeSource::EmptyDir(empty_dir) => {
-                set_up_empty_dir(mounts, directory, &volume.name, empty_dir, fs_group()?)
+                set_up.empty_dir(&volume.name, empty_dir, fs_group()?)
             }
             VolumeSource::HostPath(host_path) => set_up_host_path(host_path),
+            VolumeSource::Local(local) => set_up.local(volume, local, fs_group()?),
+            VolumeSource::Nfs(nfs) => set_up.nfs(volume, nfs),
+            VolumeSource::Block(block) => set_up.block(volume, block),
+            // The runtime mounts it.
+            VolumeSource::Image(_) => Ok(()),
             VolumeSource::Content(content) => {
                 fs_group()?;
                 let Some(payload) = self.payloads.remove(&volume.name) else {

@@ -50,7 +50,7 @@ struct Failure {
     delay: Duration,
     until: Instant,
     message: String,
-    awaits_object: bool,
+    cause: Cause,
 }
 
 /// A failure of a moment ago.
@@ -58,7 +58,7 @@ struct Failure {
 pub(crate) struct RecentFailure {
     pub(crate) remaining: Duration,
     pub(crate) message: String,
-    pub(crate) awaits_object: bool,
+    pub(crate) cause: Cause,
 }
 
 /// How a failure came about.
@@ -67,8 +67,16 @@ pub(crate) enum Cause {
     /// An object of the API is missing or wrong. Carries how many changes had been seen when the
     /// objects were read ([`Memory::changes`]).
     Object { changes: u64 },
+    /// The volume's spec, or its claim: it was not even tried.
+    NotProcessed,
     /// Something else.
     Other,
+}
+
+impl Cause {
+    pub(crate) fn awaits_object(self) -> bool {
+        matches!(self, Self::Object { .. })
+    }
 }
 
 impl Memory {
@@ -111,14 +119,13 @@ impl Memory {
     ) -> Duration {
         let mut pods = self.lock();
         let pod = pods.entry(pod.clone()).or_default();
-        let awaits_object = matches!(cause, Cause::Object { .. });
         let delay = compute_next_retry_delay(pod.failures.get(volume).map(|failure| failure.delay));
         let wait = match cause {
             Cause::Object { changes } if changes != pod.changes => Duration::ZERO,
-            Cause::Object { .. } | Cause::Other => delay,
+            Cause::Object { .. } | Cause::NotProcessed | Cause::Other => delay,
         };
         let message = message.to_owned();
-        let failure = Failure { delay, until: now + wait, message, awaits_object };
+        let failure = Failure { delay, until: now + wait, message, cause };
         pod.failures.insert(volume.to_owned(), failure);
         wait
     }
@@ -143,7 +150,7 @@ impl Memory {
                 let failure = RecentFailure {
                     remaining: failure.until.duration_since(now),
                     message: failure.message.clone(),
-                    awaits_object: failure.awaits_object,
+                    cause: failure.cause,
                 };
                 (volume.clone(), failure)
             })
@@ -182,7 +189,7 @@ impl Memory {
         let mut pods = self.lock();
         let Some(pod) = pods.get_mut(pod) else { return };
         pod.changes += 1;
-        for failure in pod.failures.values_mut().filter(|failure| failure.awaits_object) {
+        for failure in pod.failures.values_mut().filter(|failure| failure.cause.awaits_object()) {
             failure.until = now;
         }
         pod.changed.notify_waiters();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rubelet_types::{NodePaths, PodUid, UnsafePathElement};
 use rubelet_volume_plan::{
-    MountedFilesystem, ObservedPodVolumes, ObservedSubPath, ObservedVolume, VolumePlugin,
+    MountedFilesystem, ObservedDevice, ObservedPodVolumes, ObservedSubPath, ObservedVolume,
+    VolumePlugin,
 };
 
 use crate::content::WRAPPED_PREFIX;
@@ -81,6 +82,28 @@ impl PodDirectory {
         self.path.join("volumeDevices")
     }
 
+    /// Where a device is mounted that is a local volume of this and perhaps other pods. Contract:
+    /// another kubelet finds it there.
+    pub(crate) fn local_device(&self, spec_name: &str) -> PathBuf {
+        self.of_local_plugin().join("mounts").join(spec_name)
+    }
+
+    /// Where another kubelet holds the device that it gave to the pod. Nothing is made there here.
+    pub(crate) fn local_device_map(&self, spec_name: &str) -> PathBuf {
+        let uid = self.path.file_name().unwrap_or_default();
+        self.of_local_plugin().join("volumeDevices").join(spec_name).join(uid)
+    }
+
+    fn of_local_plugin(&self) -> PathBuf {
+        let root = self.path.ancestors().nth(2).unwrap_or(&self.path);
+        root.join("plugins").join(VolumePlugin::Local.name())
+    }
+
+    /// The link by which the pod's containers get a device.
+    pub(crate) fn device(&self, plugin_directory: &str, name: &str) -> PathBuf {
+        self.volume_devices().join(plugin_directory).join(name)
+    }
+
     pub(crate) fn volume(&self, plugin_directory: &str, name: &str) -> PathBuf {
         self.volumes().join(plugin_directory).join(name)
     }
@@ -148,6 +171,7 @@ pub(crate) fn observe(
             mounted: mount.map(|mount| MountedFilesystem {
                 fs_type: mount.fs_type.clone(),
                 page_size_bytes: mount.page_size_bytes,
+                read_only: mount.read_only,
             }),
             ready: is_empty_dir && ready.contains(name),
         });
@@ -167,6 +191,7 @@ pub(crate) fn observe(
     Ok(ObservedPodVolumes {
         volumes: volumes.into_values().collect(),
         sub_paths: observe_sub_paths(pod)?,
+        devices: observe_devices(pod)?,
         checked_host_paths: BTreeSet::new(),
     })
 }
@@ -187,6 +212,28 @@ pub(crate) fn observe_sub_paths(pod: &PodDirectory) -> Result<Vec<ObservedSubPat
         }
     }
     Ok(sub_paths)
+}
+
+/// The devices that were given to a pod. Links are read and not followed.
+fn observe_devices(pod: &PodDirectory) -> Result<Vec<ObservedDevice>, ObserveError> {
+    let mut devices = Vec::new();
+    for plugin_directory in list(&pod.volume_devices())? {
+        for name in list(&pod.volume_devices().join(&plugin_directory))? {
+            let link = pod.device(&plugin_directory, &name);
+            let device = match fs::read_link(&link) {
+                Ok(device) => Some(device.to_string_lossy().into_owned()),
+                // It is no link.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+                Err(error) => return Err(ObserveError::read(&link)(error)),
+            };
+            devices.push(ObservedDevice {
+                plugin_directory: plugin_directory.clone(),
+                name,
+                device,
+            });
+        }
+    }
+    Ok(devices)
 }
 
 /// EmptyDirs that are marked as complete. Markers of directories that other volumes wrap say

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::error::TearDownError;
 use crate::observe::{ObserveError, PodDirectory, list, mounts_beneath, observe};
+use crate::persistent::VolumeTurns;
 use crate::port::MountPort;
 use crate::tear_down::tear_down_observed;
 
@@ -56,9 +57,13 @@ pub(crate) fn pods_on_disk(paths: &NodePaths) -> Result<Vec<PodUid>, TearDownErr
 ///
 /// It was not always so: with `volumes` missing, an empty list of volumes was once taken for a
 /// pod without volumes, and data behind sub-paths was deleted (kubernetes#72257).
-pub(crate) fn remove_orphan(mounts: &dyn MountPort, pod: &PodDirectory) -> Vec<TearDownError> {
+pub(crate) fn remove_orphan(
+    mounts: &dyn MountPort,
+    turns: &VolumeTurns,
+    pod: &PodDirectory,
+) -> Vec<TearDownError> {
     match find_obstacles(mounts, pod) {
-        Ok(Ok(observed)) => tear_down_observed(mounts, pod, &observed),
+        Ok(Ok(observed)) => tear_down_observed(mounts, turns, pod, &observed),
         Ok(Err(obstacles)) => obstacles,
         Err(error) => vec![error],
     }

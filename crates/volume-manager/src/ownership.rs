@@ -4,8 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat};
+use tokio::time::Instant;
 
 /// When the group of a volume's files is changed (`fsGroupChangePolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,46 @@ const GROUP_ACCESS: u32 = 0o660;
 /// A directory must also be searchable, and hand its group on to what is made in it.
 const DIRECTORY_ACCESS: u32 = 0o2110;
 
+/// What is said about a change of many files, and when: first after 30 s, then every minute.
+const FIRST_REPORT: Duration = Duration::from_secs(30);
+const REPORT_PERIOD: Duration = Duration::from_secs(60);
+
+/// Tells the owner of a pod that giving its volume to a group takes long.
+pub(crate) struct OwnershipProgress<'a> {
+    /// The volume, as messages name it.
+    volume: String,
+    tell: &'a dyn Fn(String),
+    files: u64,
+    since: Instant,
+    reports: u32,
+}
+
+impl<'a> OwnershipProgress<'a> {
+    /// Begins to count; what is due to be said goes to `tell`.
+    pub(crate) fn new(volume: String, now: Instant, tell: &'a dyn Fn(String)) -> Self {
+        Self { volume, tell, files: 0, since: now, reports: 0 }
+    }
+
+    /// One more file is done.
+    fn count(&mut self, now: Instant) {
+        self.files += 1;
+        if now.duration_since(self.since) < FIRST_REPORT + REPORT_PERIOD * self.reports {
+            return;
+        }
+        let Self { volume, files, .. } = self;
+        (self.tell)(if self.reports == 0 {
+            format!(
+                "Setting volume ownership for {volume} is taking longer than expected, consider \
+                 using OnRootMismatch - https://kubernetes.io/docs/tasks/configure-pod-container/\
+                 security-context/#configure-volume-permission-and-ownership-change-policy-for-pods"
+            )
+        } else {
+            format!("Setting volume ownership for {volume}, processed {files} files.")
+        });
+        self.reports += 1;
+    }
+}
+
 /// Gives everything in a writable volume to the group `gid`, with the right to read and write.
 ///
 /// The root comes last, so that a walk which was cut short does not look complete. Links are
@@ -38,6 +80,7 @@ pub(crate) fn set_group_ownership(
     root: &Path,
     gid: u32,
     policy: FsGroupChangePolicy,
+    progress: &mut OwnershipProgress<'_>,
 ) -> io::Result<()> {
     let root = open(CWD, root, OFlags::PATH)?;
     let stat = rustix::fs::fstat(&root)?;
@@ -52,6 +95,7 @@ pub(crate) fn set_group_ownership(
     while let Some(level) = stack.last_mut() {
         let Some(entry) = level.entries.read() else {
             set_group(&level.directory, &level.stat, gid)?;
+            progress.count(Instant::now());
             stack.pop();
             continue;
         };
@@ -71,6 +115,7 @@ pub(crate) fn set_group_ownership(
             stack.push(Level::open(child, stat)?);
         } else {
             set_group(&child, &stat, gid)?;
+            progress.count(Instant::now());
         }
     }
     Ok(())
@@ -126,6 +171,27 @@ mod tests {
 
     use super::*;
 
+    fn give(root: &Path, gid: u32, policy: FsGroupChangePolicy) -> io::Result<()> {
+        let mut progress = OwnershipProgress::new("v".to_owned(), Instant::now(), &|_| ());
+        set_group_ownership(root, gid, policy, &mut progress)
+    }
+
+    #[test]
+    fn who_waits_long_is_told_why() {
+        let told = std::cell::RefCell::new(Vec::new());
+        let tell = |message: String| told.borrow_mut().push(message);
+        let since = Instant::now();
+        let mut progress = OwnershipProgress::new("u1/volumes/v".to_owned(), since, &tell);
+        for seconds in [0, 29, 30, 31, 89, 90, 149, 150] {
+            progress.count(since + Duration::from_secs(seconds));
+        }
+        let told = told.borrow();
+        let [first, second, third] = told.as_slice() else { panic!("{told:?}") };
+        assert!(first.starts_with("Setting volume ownership for u1/volumes/v is taking longer"));
+        assert_eq!(second, "Setting volume ownership for u1/volumes/v, processed 6 files.");
+        assert_eq!(third, "Setting volume ownership for u1/volumes/v, processed 8 files.");
+    }
+
     fn facts(path: &Path) -> (u32, u32) {
         let metadata = fs::symlink_metadata(path).unwrap();
         (metadata.gid(), metadata.mode() & 0o7777)
@@ -150,7 +216,7 @@ mod tests {
         set_mode(&root.join("a/b/file"), 0o604);
         symlink(&outside, root.join("a/link")).unwrap();
 
-        set_group_ownership(&root, 4321, FsGroupChangePolicy::Always).unwrap();
+        give(&root, 4321, FsGroupChangePolicy::Always).unwrap();
         for directory in ["", "a", "a/b"] {
             assert_eq!(facts(&root.join(directory)), (4321, 0o2770), "{directory:?}");
         }
@@ -170,16 +236,16 @@ mod tests {
         let policy = FsGroupChangePolicy::OnRootMismatch;
         rustix::fs::chown(&root, None, Some(Gid::from_raw(77))).unwrap();
         set_mode(&root, 0o2770);
-        set_group_ownership(&root, 77, policy).unwrap();
+        give(&root, 77, policy).unwrap();
         assert_eq!(facts(&file).1, 0o600, "the root has all, so nothing is done");
         for mode in [0o770, 0o2760, 0o2750] {
             set_mode(&file, 0o600);
             set_mode(&root, mode);
-            set_group_ownership(&root, 77, policy).unwrap();
+            give(&root, 77, policy).unwrap();
             assert_eq!(facts(&file), (77, 0o660), "{mode:o}");
             assert_eq!(facts(&root), (77, 0o2770), "{mode:o}");
         }
-        set_group_ownership(&root, 78, policy).unwrap();
+        give(&root, 78, policy).unwrap();
         assert_eq!(facts(&file).0, 78);
     }
 
@@ -191,7 +257,7 @@ mod tests {
             path.push("d");
         }
         fs::create_dir_all(&path).unwrap();
-        set_group_ownership(temp.path(), 5, FsGroupChangePolicy::Always).unwrap();
+        give(temp.path(), 5, FsGroupChangePolicy::Always).unwrap();
         assert_eq!(facts(&path).0, 5);
     }
 

@@ -12,20 +12,28 @@ use rubelet_volume_plan::{
 
 use crate::content::WRAPPED_PREFIX;
 use crate::error::TearDownError;
-use crate::observe::{PodDirectory, list, mounts_beneath, observe, observe_sub_paths};
+use crate::observe::{
+    ObserveError, PodDirectory, list, mounts_beneath, observe, observe_sub_paths,
+};
+use crate::persistent::{VolumeTurns, release_local_device};
 use crate::port::MountPort;
 
 /// Takes down everything in a pod's directory and removes it. The caller vouches that the last
 /// container is gone. Returns every step that failed; none means that the directory is gone.
-pub(crate) fn tear_down_pod(mounts: &dyn MountPort, pod: &PodDirectory) -> Vec<TearDownError> {
+pub(crate) fn tear_down_pod(
+    mounts: &dyn MountPort,
+    turns: &VolumeTurns,
+    pod: &PodDirectory,
+) -> Vec<TearDownError> {
     match observe(mounts, pod) {
-        Ok(observed) => tear_down_observed(mounts, pod, &observed),
+        Ok(observed) => tear_down_observed(mounts, turns, pod, &observed),
         Err(error) => vec![error.into()],
     }
 }
 
 pub(crate) fn tear_down_observed(
     mounts: &dyn MountPort,
+    turns: &VolumeTurns,
     pod: &PodDirectory,
     observed: &ObservedPodVolumes,
 ) -> Vec<TearDownError> {
@@ -39,7 +47,7 @@ pub(crate) fn tear_down_observed(
         })
         .collect();
     failures.extend(
-        plan.actions.iter().filter_map(|action| apply_tear_down(mounts, pod, action).err()),
+        plan.actions.iter().filter_map(|action| apply_tear_down(mounts, turns, pod, action).err()),
     );
     if failures.is_empty() {
         failures.extend(remove_pod_directory(mounts, pod).err());
@@ -49,6 +57,7 @@ pub(crate) fn tear_down_observed(
 
 fn apply_tear_down(
     mounts: &dyn MountPort,
+    turns: &VolumeTurns,
     pod: &PodDirectory,
     action: &VolumeAction,
 ) -> Result<(), TearDownError> {
@@ -56,6 +65,20 @@ fn apply_tear_down(
         VolumeAction::RemoveSubPath(sub_path) => remove_sub_path(mounts, pod, sub_path),
         VolumeAction::TearDownDirectory { plugin, name } => {
             tear_down_directory(mounts, pod, *plugin, name)
+        }
+        VolumeAction::Unmount { plugin, name } => {
+            unmount_volume(mounts, pod, *plugin, name)?;
+            match plugin {
+                VolumePlugin::Local => release_local_device(mounts, pod, turns, name),
+                _ => Ok(()),
+            }
+        }
+        VolumeAction::RemoveDeviceLink { plugin, name } => {
+            if *plugin == VolumePlugin::Local {
+                remove_device_map(mounts, &pod.local_device_map(name))?;
+            }
+            let link = pod.device(plugin.directory_name(), name);
+            gone(&link, fs::remove_file(&link))
         }
         VolumeAction::RemoveEmptyDirectory { plugin_directory, name } => {
             remove_left_over(mounts, &pod.volume(plugin_directory, name))
@@ -86,15 +109,52 @@ pub(crate) fn remove_sub_path(
     Ok(())
 }
 
+/// Removes what another kubelet has made to hold a device: a bind mount of it, and a loop device on
+/// that.
+fn remove_device_map(mounts: &dyn MountPort, map: &Path) -> Result<(), TearDownError> {
+    match fs::symlink_metadata(map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ObserveError::read(map)(error).into()),
+        Ok(_) => {}
+    }
+    mounts
+        .detach_loop_devices(map)
+        .map_err(|source| TearDownError::Detach { path: map.to_owned(), source })?;
+    unmount_all_at(mounts, map)?;
+    remove_mount_point(map)?;
+    match map.parent() {
+        Some(parent) => remove_if_empty(parent).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Takes a volume away from the pod that lives on without it.
+fn unmount_volume(
+    mounts: &dyn MountPort,
+    pod: &PodDirectory,
+    plugin: VolumePlugin,
+    name: &str,
+) -> Result<(), TearDownError> {
+    refuse_sub_paths(pod, name)?;
+    let path = pod.volume(plugin.directory_name(), name);
+    unmount_all_at(mounts, &path)?;
+    remove_mount_point(&path)
+}
+
+fn refuse_sub_paths(pod: &PodDirectory, volume: &str) -> Result<(), TearDownError> {
+    if observe_sub_paths(pod)?.iter().any(|sub_path| sub_path.volume == volume) {
+        return Err(TearDownError::SubPathsRemain { volume: volume.to_owned() });
+    }
+    Ok(())
+}
+
 fn tear_down_directory(
     mounts: &dyn MountPort,
     pod: &PodDirectory,
     plugin: VolumePlugin,
     name: &str,
 ) -> Result<(), TearDownError> {
-    if observe_sub_paths(pod)?.iter().any(|sub_path| sub_path.volume == name) {
-        return Err(TearDownError::SubPathsRemain { volume: name.to_owned() });
-    }
+    refuse_sub_paths(pod, name)?;
     let plugin_directory = plugin.directory_name();
     let path = pod.volume(plugin_directory, name);
     let deleting = pod.deleting_volume(plugin_directory, name);
@@ -129,7 +189,7 @@ fn remove_pod_directory(mounts: &dyn MountPort, pod: &PodDirectory) -> Result<()
 }
 
 /// Unmounts whatever is mounted exactly at `path`, be it in several layers.
-fn unmount_all_at(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownError> {
+pub(crate) fn unmount_all_at(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownError> {
     let layers = |mounts: &dyn MountPort| -> Result<usize, TearDownError> {
         let found = mounts_beneath(mounts, path)?;
         Ok(found.iter().filter(|mount| mount.path == path).count())
@@ -171,7 +231,7 @@ fn remove_left_over(mounts: &dyn MountPort, path: &Path) -> Result<(), TearDownE
 }
 
 /// Removes a mount point, which is an empty directory or a file.
-fn remove_mount_point(path: &Path) -> Result<(), TearDownError> {
+pub(crate) fn remove_mount_point(path: &Path) -> Result<(), TearDownError> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir(path),
         Ok(_) => fs::remove_file(path),

@@ -1,15 +1,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use rubelet_types::{NodePaths, UnsafePathElement, containers};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeDevice, VolumeMount};
+use rubelet_types::{NodePaths, UnsafePathElement};
 
-use crate::{ContentVolume, EmptyDirVolume, HostPathVolume, VolumePlugin};
+use crate::claim::{extra_group, resolve_claim};
+use crate::persistent::source_of_persistent;
+use crate::{
+    BlockVolume, ClaimError, ClaimObjects, ContentVolume, EmptyDirVolume, HostPathVolume,
+    ImageVolume, LocalVolume, NfsVolume, VolumePlugin,
+};
 
 /// One volume that the pod's containers need.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredVolume {
     /// Its name in the pod; safe as a path element.
     pub name: String,
+    /// Its name on disk: that of the PersistentVolume behind a claim, otherwise as in the pod. Safe as
+    /// a path element.
+    pub spec_name: String,
+    /// Nobody in the pod may write to it, whatever mounts say.
+    pub read_only: bool,
+    /// A group that all containers of the pod get because of it.
+    pub extra_group: Option<i64>,
     /// What it is made of.
     pub source: VolumeSource,
 }
@@ -21,6 +33,10 @@ impl DesiredVolume {
             VolumeSource::EmptyDir(_) => VolumePlugin::EmptyDir,
             VolumeSource::HostPath(_) => VolumePlugin::HostPath,
             VolumeSource::Content(content) => content.plugin,
+            VolumeSource::Local(_) => VolumePlugin::Local,
+            VolumeSource::Nfs(_) => VolumePlugin::Nfs,
+            VolumeSource::Image(_) => VolumePlugin::Image,
+            VolumeSource::Block(block) => block.plugin,
         }
     }
 }
@@ -34,6 +50,14 @@ pub enum VolumeSource {
     HostPath(HostPathVolume),
     /// Files that the kubelet writes.
     Content(ContentVolume),
+    /// A directory or a formatted device of the node that outlives its pods.
+    Local(LocalVolume),
+    /// A directory of an NFS server.
+    Nfs(NfsVolume),
+    /// The files of an image, which the runtime mounts itself.
+    Image(ImageVolume),
+    /// A device, as it is.
+    Block(BlockVolume),
 }
 
 /// When in a volume's life an error of its spec shows: it decides how users read about it.
@@ -41,8 +65,14 @@ pub enum VolumeSource {
 pub enum FailureStage {
     /// The volume is not even tried ("failed to process volumes").
     Process,
+    /// It is not for this node ("MountVolume.NodeAffinity check failed").
+    NodeAffinity,
+    /// The options of its mount are refused ("MountVolume.MountOptionSupport check failed").
+    MountOptions,
     /// Its set-up fails ("MountVolume.SetUp failed").
     SetUp,
+    /// Its device cannot be given to containers ("MapVolume.MapPodDevice failed").
+    Map,
 }
 
 /// Why a volume cannot be set up, as far as its spec tells.
@@ -65,6 +95,55 @@ pub enum VolumeSpecError {
         /// The volume.
         volume: String,
     },
+    /// Its claim leads to no volume.
+    #[error("error processing PVC {namespace}/{claim}")]
+    Claim {
+        /// The claim's namespace.
+        namespace: String,
+        /// The claim.
+        claim: String,
+        /// Why not.
+        #[source]
+        source: ClaimError,
+    },
+    /// The claim that should have been made for the pod is somebody else's.
+    #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
+    ClaimNotOfPod {
+        /// The namespace of both.
+        namespace: String,
+        /// The claim.
+        claim: String,
+        /// The pod.
+        pod: String,
+    },
+    /// A device is used as a file system, or the other way round.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
+    VolumeMode {
+        /// The volume.
+        volume: String,
+        /// Its `volumeMode`.
+        mode: String,
+        /// The field of the container that uses it.
+        field: &'static str,
+    },
+    /// A CSI driver would mount it, and none of that name has registered.
+    #[error("driver name {driver} not found in the list of registered CSI drivers")]
+    CsiDriver {
+        /// The driver.
+        driver: String,
+    },
+    /// The kind of volume has no devices to give.
+    #[error("no block volume plugin matched: {kind}")]
+    NoBlockPlugin {
+        /// The field of the volume's source that is set.
+        kind: &'static str,
+    },
+    /// The volume is for other nodes.
+    #[error("no matching NodeSelectorTerms")]
+    NodeAffinity,
+    /// The kind of volume is not mounted with options.
+    #[error("Mount options are not supported for this volume type")]
+    MountOptions,
     /// The volume's name cannot become part of a path.
     #[error("invalid volume name")]
     Name(#[source] UnsafePathElement),
@@ -115,6 +194,9 @@ pub enum VolumeSpecError {
         /// The gate.
         gate: &'static str,
     },
+    /// A projection of certificates that does not say which.
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoTrustBundle,
     /// Another volume is mounted within this one, at a place that cannot be made.
     #[error("invalid container mount point {path}")]
     NestedMountPoint {
@@ -127,7 +209,15 @@ impl VolumeSpecError {
     /// When it shows.
     pub fn stage(&self) -> FailureStage {
         match self {
-            Self::Kind { .. } | Self::Undeclared { .. } | Self::Name(_) => FailureStage::Process,
+            Self::Kind { .. }
+            | Self::Undeclared { .. }
+            | Self::Claim { .. }
+            | Self::ClaimNotOfPod { .. }
+            | Self::VolumeMode { .. }
+            | Self::Name(_) => FailureStage::Process,
+            Self::NodeAffinity => FailureStage::NodeAffinity,
+            Self::MountOptions => FailureStage::MountOptions,
+            Self::NoBlockPlugin { .. } => FailureStage::Map,
             Self::Medium { .. }
             | Self::HugePageSize { .. }
             | Self::HugePagesNotRequested { .. }
@@ -135,6 +225,8 @@ impl VolumeSpecError {
             | Self::HostPathBacksteps { .. }
             | Self::HostPathType { .. }
             | Self::ProjectionGate { .. }
+            | Self::NoTrustBundle
+            | Self::CsiDriver { .. }
             | Self::NestedMountPoint { .. } => FailureStage::SetUp,
         }
     }
@@ -145,6 +237,8 @@ impl VolumeSpecError {
 pub struct RejectedVolume {
     /// Its name in the pod.
     pub name: String,
+    /// As [`DesiredVolume::spec_name`].
+    pub spec_name: String,
     /// Why not.
     pub error: VolumeSpecError,
 }
@@ -158,56 +252,153 @@ pub struct DesiredVolumes {
     pub rejected: Vec<RejectedVolume>,
 }
 
-/// Names of the volumes that some container mounts or maps as a device. A declared volume that
-/// nobody uses is never set up.
-pub fn used_volume_names(pod: &Pod) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for spec in containers(pod) {
-        let mounts = spec.container.volume_mounts.iter().flatten().map(|mount| &mount.name);
-        let devices = spec.container.volume_devices.iter().flatten().map(|device| &device.name);
-        names.extend(mounts.chain(devices).cloned());
-    }
-    names
+/// How the containers of a pod use its volumes.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeUses<'a> {
+    mounted: BTreeSet<&'a str>,
+    devices: BTreeSet<&'a str>,
 }
 
-/// The volumes that the containers of `pod` need. `allocatable_memory` is the node's allocatable
-/// memory in bytes; none if it is not known.
-pub fn desired_volumes(pod: &Pod, allocatable_memory: Option<u64>) -> DesiredVolumes {
-    let declared: BTreeMap<&str, &Volume> = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten())
-        .map(|volume| (volume.name.as_str(), volume))
-        .collect();
+impl<'a> VolumeUses<'a> {
+    pub(crate) fn of(pod: &'a Pod) -> Self {
+        let mut uses = Self::default();
+        let spec = pod.spec.iter();
+        let init = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
+        for container in init.chain(spec.clone().flat_map(|spec| &spec.containers)) {
+            uses.add(container.volume_mounts.as_ref(), container.volume_devices.as_ref());
+        }
+        for container in spec.flat_map(|spec| spec.ephemeral_containers.iter().flatten()) {
+            uses.add(container.volume_mounts.as_ref(), container.volume_devices.as_ref());
+        }
+        uses
+    }
+
+    fn add(
+        &mut self,
+        mounts: Option<&'a Vec<VolumeMount>>,
+        devices: Option<&'a Vec<VolumeDevice>>,
+    ) {
+        self.mounted.extend(mounts.into_iter().flatten().map(|mount| mount.name.as_str()));
+        self.devices.extend(devices.into_iter().flatten().map(|device| device.name.as_str()));
+    }
+
+    /// Of all volumes in use, sorted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.mounted.union(&self.devices).copied()
+    }
+
+    pub(crate) fn is_mounted(&self, volume: &str) -> bool {
+        self.mounted.contains(volume)
+    }
+
+    pub(crate) fn is_device(&self, volume: &str) -> bool {
+        self.devices.contains(volume)
+    }
+}
+
+/// The volumes that a pod declares, by name.
+#[derive(Debug)]
+pub(crate) struct DeclaredVolumes<'a>(BTreeMap<&'a str, &'a Volume>);
+
+impl<'a> DeclaredVolumes<'a> {
+    pub(crate) fn of(pod: &'a Pod) -> Self {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        Self(volumes.map(|volume| (volume.name.as_str(), volume)).collect())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Volume> {
+        self.0.get(name).copied()
+    }
+}
+
+/// The volumes that the containers of `pod` need: those that some container mounts or maps as a
+/// device. A declared volume that nobody uses is never set up. `allocatable_memory` is the node's
+/// allocatable memory in bytes; none if it is not known. `claims` is what was read of
+/// [`crate::used_claims`] and of the volumes behind them.
+pub fn desired_volumes(
+    pod: &Pod,
+    allocatable_memory: Option<u64>,
+    claims: &ClaimObjects,
+) -> DesiredVolumes {
+    let declared = DeclaredVolumes::of(pod);
+    let uses = VolumeUses::of(pod);
     let mut desired = DesiredVolumes::default();
-    for name in used_volume_names(pod) {
-        let source = match declared.get(name.as_str()) {
-            Some(volume) => source_of(volume, pod, allocatable_memory),
-            None => Err(VolumeSpecError::Undeclared { volume: name.clone() }),
+    for name in uses.names() {
+        let rejected = |spec_name: &str, error| RejectedVolume {
+            name: name.to_owned(),
+            spec_name: spec_name.to_owned(),
+            error,
         };
+        let Some(volume) = declared.get(name) else {
+            let error = VolumeSpecError::Undeclared { volume: name.to_owned() };
+            desired.rejected.push(rejected(name, error));
+            continue;
+        };
+        let claimed = match resolve_claim(pod, volume, &uses, claims) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                desired.rejected.push(rejected(name, error));
+                continue;
+            }
+        };
+        let spec_name = match &claimed {
+            Some(claimed) => claimed.volume.metadata.name.as_deref().unwrap_or_default(),
+            None => name,
+        };
+        let source = check_names(name, spec_name).and_then(|()| match &claimed {
+            Some(claimed) if claimed.is_elsewhere => Err(VolumeSpecError::NodeAffinity),
+            Some(claimed) => source_of_persistent(claimed.volume),
+            None => source_of(volume, pod, allocatable_memory),
+        });
         match source {
-            Ok(source) => desired.volumes.push(DesiredVolume { name, source }),
-            Err(error) => desired.rejected.push(RejectedVolume { name, error }),
+            Ok((source, read_only)) => desired.volumes.push(DesiredVolume {
+                name: name.to_owned(),
+                spec_name: spec_name.to_owned(),
+                read_only: read_only || claimed.as_ref().is_some_and(|claimed| claimed.read_only),
+                extra_group: claimed.and_then(|claimed| extra_group(claimed.volume)),
+                source,
+            }),
+            Err(error) => desired.rejected.push(rejected(spec_name, error)),
         }
     }
     desired
 }
 
+fn check_names(name: &str, spec_name: &str) -> Result<(), VolumeSpecError> {
+    [name, spec_name]
+        .into_iter()
+        .try_for_each(|name| NodePaths::check_element(name).map_err(VolumeSpecError::Name))
+}
+
+/// What a volume is made of that is no claim, and whether it says itself that nobody may write to it.
 fn source_of(
     volume: &Volume,
     pod: &Pod,
     allocatable_memory: Option<u64>,
-) -> Result<VolumeSource, VolumeSpecError> {
-    NodePaths::check_element(&volume.name).map_err(VolumeSpecError::Name)?;
+) -> Result<(VolumeSource, bool), VolumeSpecError> {
+    let writable = |source: VolumeSource| (source, false);
     if let Some(source) = &volume.host_path {
-        return HostPathVolume::from_spec(source).map(VolumeSource::HostPath);
+        return HostPathVolume::from_spec(source).map(VolumeSource::HostPath).map(writable);
     }
     if let Some(source) = &volume.empty_dir {
         return EmptyDirVolume::from_spec(source, pod, allocatable_memory)
-            .map(VolumeSource::EmptyDir);
+            .map(VolumeSource::EmptyDir)
+            .map(writable);
     }
     if let Some(content) = content_of(volume, pod, allocatable_memory)? {
-        return content.in_pod(pod, &volume.name).map(VolumeSource::Content);
+        // Files that the kubelet keeps as they should be are nobody else's to write (CVE-2017-1002102).
+        let content = content.in_pod(pod, &volume.name)?;
+        return Ok((VolumeSource::Content(content), true));
+    }
+    if let Some(source) = &volume.nfs {
+        let read_only = source.read_only == Some(true);
+        return Ok((VolumeSource::Nfs(NfsVolume::from_spec(source, Vec::new())), read_only));
+    }
+    if let Some(source) = &volume.image {
+        return Ok((VolumeSource::Image(ImageVolume::from_spec(source)), true));
+    }
+    if let Some(source) = &volume.csi {
+        return Err(VolumeSpecError::CsiDriver { driver: source.driver.clone() });
     }
     match other_kind(volume) {
         Some(kind) => Err(VolumeSpecError::Kind { volume: volume.name.clone(), kind }),
@@ -215,6 +406,7 @@ fn source_of(
         None => {
             EmptyDirVolume::from_spec(&EmptyDirVolumeSource::default(), pod, allocatable_memory)
                 .map(VolumeSource::EmptyDir)
+                .map(writable)
         }
     }
 }
@@ -251,19 +443,19 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         cephfs,
         cinder,
         config_map: _,
-        csi,
+        csi: _,
         downward_api: _,
-        ephemeral,
+        ephemeral: _,
         fc,
         flex_volume,
         flocker,
         gce_persistent_disk,
         git_repo,
         glusterfs,
-        image,
+        image: _,
         iscsi,
-        nfs,
-        persistent_volume_claim,
+        nfs: _,
+        persistent_volume_claim: _,
         photon_persistent_disk,
         portworx_volume,
         projected: _,
@@ -280,18 +472,13 @@ fn other_kind(volume: &Volume) -> Option<&'static str> {
         (azure_file.is_some(), "azureFile"),
         (cephfs.is_some(), "cephfs"),
         (cinder.is_some(), "cinder"),
-        (csi.is_some(), "csi"),
-        (ephemeral.is_some(), "ephemeral"),
         (fc.is_some(), "fc"),
         (flex_volume.is_some(), "flexVolume"),
         (flocker.is_some(), "flocker"),
         (gce_persistent_disk.is_some(), "gcePersistentDisk"),
         (git_repo.is_some(), "gitRepo"),
         (glusterfs.is_some(), "glusterfs"),
-        (image.is_some(), "image"),
         (iscsi.is_some(), "iscsi"),
-        (nfs.is_some(), "nfs"),
-        (persistent_volume_claim.is_some(), "persistentVolumeClaim"),
         (photon_persistent_disk.is_some(), "photonPersistentDisk"),
         (portworx_volume.is_some(), "portworxVolume"),
         (quobyte.is_some(), "quobyte"),
@@ -332,7 +519,7 @@ mod tests {
                 {"name": "e", "volumeMounts": [{"name": "debug", "mountPath": "/a"}]},
             ],
         }));
-        let desired = desired_volumes(&pod, None);
+        let desired = desired_volumes(&pod, None, &ClaimObjects::default());
         let names: Vec<_> = desired.volumes.iter().map(|volume| volume.name.as_str()).collect();
         assert_eq!(names, ["debug", "device", "init", "main"]);
         assert_eq!(desired.rejected, []);
@@ -367,11 +554,15 @@ mod tests {
                 "Pipe is an invalid volume type",
             ),
             (
+                json!({"name": "v", "csi": {"driver": "d.example.com"}}),
+                FailureStage::SetUp,
+                "driver name d.example.com not found in the list of registered CSI drivers",
+            ),
+            (
                 json!({"name": "v", "projected": {"sources": [
                     {"clusterTrustBundle": {"path": "ca.pem"}}]}}),
                 FailureStage::SetUp,
-                "projected source clusterTrustBundle needs the feature gate \
-                 ClusterTrustBundleProjection, which is off",
+                "ClusterTrustBundle projection requires either name or signerName to be set",
             ),
             (
                 json!({"name": "v", "emptyDir": {"medium": "Tape"}}),
@@ -383,7 +574,7 @@ mod tests {
                 "volumes": [volume],
                 "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/a"}]}],
             }));
-            let desired = desired_volumes(&pod, None);
+            let desired = desired_volumes(&pod, None, &ClaimObjects::default());
             assert_eq!(desired.volumes, []);
             let [rejected] = desired.rejected.as_slice() else { panic!("{desired:?}") };
             assert_eq!(
@@ -399,7 +590,7 @@ mod tests {
             "volumes": [{"name": ".."}],
             "containers": [{"name": "c", "volumeMounts": [{"name": "..", "mountPath": "/a"}]}],
         }));
-        let desired = desired_volumes(&pod, None);
+        let desired = desired_volumes(&pod, None, &ClaimObjects::default());
         assert!(matches!(desired.rejected[0].error, VolumeSpecError::Name(_)));
     }
 
@@ -420,7 +611,7 @@ mod tests {
                 "volumes": [{"name": "v", "hostPath": {"path": "/p", "type": written}}],
                 "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/a"}]}],
             }));
-            let desired = desired_volumes(&pod, None);
+            let desired = desired_volumes(&pod, None, &ClaimObjects::default());
             let VolumeSource::HostPath(volume) = &desired.volumes[0].source else { panic!() };
             assert_eq!((volume.path.as_str(), volume.path_type), ("/p", expected));
         }

@@ -18,6 +18,8 @@ pub struct MountedFilesystem {
     pub fs_type: String,
     /// Page size in bytes of a hugetlbfs, where the mount table tells.
     pub page_size_bytes: Option<u64>,
+    /// Nobody can write through the mount.
+    pub read_only: bool,
 }
 
 /// What is found of one volume beneath the pod's directory.
@@ -46,6 +48,17 @@ pub struct ObservedSubPath {
     pub index: String,
 }
 
+/// What is found of one device that was given to the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedDevice {
+    /// Name of its plugin's directory.
+    pub plugin_directory: String,
+    /// The volume's name on disk.
+    pub name: String,
+    /// The device that its link names; none if it is no link.
+    pub device: Option<String>,
+}
+
 /// Everything found of a pod's volumes, on disk and in the mount table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedPodVolumes {
@@ -53,6 +66,8 @@ pub struct ObservedPodVolumes {
     pub volumes: Vec<ObservedVolume>,
     /// Prepared sub-paths.
     pub sub_paths: Vec<ObservedSubPath>,
+    /// Devices.
+    pub devices: Vec<ObservedDevice>,
     /// hostPath volumes that were checked before and need no second look: a path that vanishes
     /// under a running pod, or a dead network mount, does not disturb it.
     pub checked_host_paths: BTreeSet<String>,
@@ -71,6 +86,21 @@ pub enum VolumeAction {
         /// The plugin.
         plugin: VolumePlugin,
         /// The volume.
+        name: String,
+    },
+    /// Unmount a volume that outlives its pod, and remove its mount point, which holds no data of its
+    /// own. Only after all its sub-paths are removed.
+    Unmount {
+        /// The plugin.
+        plugin: VolumePlugin,
+        /// The volume's name on disk.
+        name: String,
+    },
+    /// Remove the link by which the pod's containers got a device.
+    RemoveDeviceLink {
+        /// The plugin.
+        plugin: VolumePlugin,
+        /// The volume's name on disk.
         name: String,
     },
     /// Remove a left-over volume directory, which must be empty: nobody knows what is in it.
@@ -131,7 +161,7 @@ fn plan_set_up(desired: &[DesiredVolume], observed: &ObservedPodVolumes) -> Volu
 
 fn is_in_place(volume: &DesiredVolume, observed: &ObservedPodVolumes) -> bool {
     let found = observed.volumes.iter().find(|found| {
-        found.name == volume.name && found.plugin_directory == volume.plugin().directory_name()
+        found.name == volume.spec_name && found.plugin_directory == volume.plugin().directory_name()
     });
     match &volume.source {
         VolumeSource::EmptyDir(empty_dir) => {
@@ -142,6 +172,18 @@ fn is_in_place(volume: &DesiredVolume, observed: &ObservedPodVolumes) -> bool {
         }
         // Whether its files are right shows when they are compared, which is what setting it up does.
         VolumeSource::Content(_) => false,
+        VolumeSource::Local(_) => found
+            .and_then(|found| found.mounted.as_ref())
+            // What was cut short between its mount and this restriction of it is not complete.
+            .is_some_and(|mounted| mounted.read_only || !volume.read_only),
+        VolumeSource::Nfs(_) => found.is_some_and(|found| found.mounted.is_some()),
+        // The runtime mounts it.
+        VolumeSource::Image(_) => true,
+        VolumeSource::Block(block) => observed.devices.iter().any(|found| {
+            found.name == volume.spec_name
+                && found.plugin_directory == block.plugin.directory_name()
+                && found.device.as_deref() == Some(&*block.device)
+        }),
     }
 }
 
@@ -173,13 +215,29 @@ fn plan_tear_down(observed: &ObservedPodVolumes) -> VolumePlan {
                 | VolumePlugin::DownwardApi
                 | VolumePlugin::Projected),
             ) => plan.actions.push(VolumeAction::TearDownDirectory { plugin, name }),
-            Some(VolumePlugin::HostPath) | None if found.mounted.is_none() => {
+            Some(plugin @ (VolumePlugin::Local | VolumePlugin::Nfs)) => {
+                plan.actions.push(VolumeAction::Unmount { plugin, name });
+            }
+            Some(VolumePlugin::HostPath | VolumePlugin::Image) | None
+                if found.mounted.is_none() =>
+            {
                 plan.actions.push(VolumeAction::RemoveEmptyDirectory {
                     plugin_directory: found.plugin_directory.clone(),
                     name,
                 });
             }
-            Some(VolumePlugin::HostPath) | None => plan
+            Some(VolumePlugin::HostPath | VolumePlugin::Image) | None => plan
+                .blocked
+                .push(BlockedVolume { plugin_directory: found.plugin_directory.clone(), name }),
+        }
+    }
+    for found in &observed.devices {
+        let name = found.name.clone();
+        match VolumePlugin::from_directory_name(&found.plugin_directory) {
+            Some(plugin) if found.device.is_some() => {
+                plan.actions.push(VolumeAction::RemoveDeviceLink { plugin, name });
+            }
+            Some(_) | None => plan
                 .blocked
                 .push(BlockedVolume { plugin_directory: found.plugin_directory.clone(), name }),
         }
@@ -192,23 +250,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{EmptyDirVolume, HostPathType};
+    use crate::{BlockVolume, EmptyDirVolume, HostPathType, LocalVolume};
 
     fn empty_dir(name: &str, medium: EmptyDirMedium) -> DesiredVolume {
+        desired(name, VolumeSource::EmptyDir(EmptyDirVolume { medium, size_limit: None }))
+    }
+
+    fn desired(name: &str, source: VolumeSource) -> DesiredVolume {
         DesiredVolume {
             name: name.to_owned(),
-            source: VolumeSource::EmptyDir(EmptyDirVolume { medium, size_limit: None }),
+            spec_name: name.to_owned(),
+            read_only: false,
+            extra_group: None,
+            source,
         }
     }
 
     fn host_path(name: &str) -> DesiredVolume {
-        DesiredVolume {
-            name: name.to_owned(),
-            source: VolumeSource::HostPath(HostPathVolume {
-                path: "/srv".to_owned(),
-                path_type: HostPathType::Directory,
-            }),
-        }
+        let path_type = HostPathType::Directory;
+        desired(name, VolumeSource::HostPath(HostPathVolume { path: "/srv".to_owned(), path_type }))
     }
 
     fn found(
@@ -224,6 +284,7 @@ mod tests {
             mounted: fs_type.map(|fs_type| MountedFilesystem {
                 fs_type: fs_type.to_owned(),
                 page_size_bytes: (fs_type == "hugetlbfs").then_some(2 << 20),
+                read_only: false,
             }),
             ready,
         }
@@ -330,6 +391,71 @@ mod tests {
                 name: "pv".to_owned(),
             }]
         );
+    }
+
+    #[test]
+    fn a_persistent_volume_is_found_by_its_own_name_and_taken_down_without_its_contents() {
+        let local = LocalVolume {
+            path: "/disk".to_owned(),
+            fs_type: "ext4".to_owned(),
+            mount_options: Vec::new(),
+        };
+        let mut volume = desired("data", VolumeSource::Local(local));
+        volume.spec_name = "pv1".to_owned();
+        let mut observed = ObservedPodVolumes {
+            volumes: vec![found("kubernetes.io~local-volume", "pv1", Some("ext4"), false)],
+            ..Default::default()
+        };
+        let in_place = |volume: &DesiredVolume, observed: &ObservedPodVolumes| {
+            let plan =
+                plan_volumes(std::slice::from_ref(volume), observed, ContainerPresence::MayRun);
+            plan.in_place.len() == 1
+        };
+        assert!(in_place(&volume, &observed));
+        volume.read_only = true;
+        assert!(!in_place(&volume, &observed), "not read-only yet");
+        observed.volumes[0].mounted.as_mut().unwrap().read_only = true;
+        assert!(in_place(&volume, &observed));
+        let plan = plan_volumes(&[], &observed, ContainerPresence::Gone);
+        let plugin = VolumePlugin::Local;
+        assert_eq!(plan.actions, [VolumeAction::Unmount { plugin, name: "pv1".to_owned() }]);
+        observed.volumes[0].mounted = None;
+        assert!(!in_place(&volume, &observed));
+        assert_eq!(
+            plan_volumes(&[], &observed, ContainerPresence::Gone).actions,
+            [VolumeAction::Unmount { plugin, name: "pv1".to_owned() }]
+        );
+    }
+
+    #[test]
+    fn a_device_is_its_link() {
+        let block = BlockVolume { plugin: VolumePlugin::Local, device: "/dev/a".to_owned() };
+        let volume = desired("pv1", VolumeSource::Block(block));
+        let device = |plugin_directory: &str, device: Option<&str>| ObservedPodVolumes {
+            devices: vec![ObservedDevice {
+                plugin_directory: plugin_directory.to_owned(),
+                name: "pv1".to_owned(),
+                device: device.map(str::to_owned),
+            }],
+            ..Default::default()
+        };
+        let local = "kubernetes.io~local-volume";
+        for (observed, in_place, removable) in [
+            (device(local, Some("/dev/a")), true, true),
+            (device(local, Some("/dev/b")), false, true),
+            (device(local, None), false, false),
+            (device("kubernetes.io~csi", Some("/dev/a")), false, false),
+        ] {
+            let wanted = [volume.clone()];
+            let plan = plan_volumes(&wanted, &observed, ContainerPresence::MayRun);
+            assert_eq!(plan.in_place.len() == 1, in_place, "{observed:?}");
+            let plan = plan_volumes(&[], &observed, ContainerPresence::Gone);
+            let plugin = VolumePlugin::Local;
+            let removal = VolumeAction::RemoveDeviceLink { plugin, name: "pv1".to_owned() };
+            let removals = if removable { vec![removal] } else { vec![] };
+            assert_eq!(plan.actions, removals, "{observed:?}");
+            assert_eq!(plan.blocked.is_empty(), removable, "{observed:?}");
+        }
     }
 
     fn any_found() -> impl Strategy<Value = ObservedVolume> {

@@ -14,16 +14,25 @@ pub enum VolumePlugin {
     DownwardApi,
     /// Files from several sources, in memory.
     Projected,
+    /// A directory or a device of the node that outlives its pods.
+    Local,
+    /// A directory of an NFS server.
+    Nfs,
+    /// The files of an image. It has no directory of its own: the runtime mounts it.
+    Image,
 }
 
 impl VolumePlugin {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::EmptyDir,
         Self::HostPath,
         Self::ConfigMap,
         Self::Secret,
         Self::DownwardApi,
         Self::Projected,
+        Self::Local,
+        Self::Nfs,
+        Self::Image,
     ];
 
     /// The plugin's name, such as `kubernetes.io/empty-dir`.
@@ -35,6 +44,9 @@ impl VolumePlugin {
             Self::Secret => "kubernetes.io/secret",
             Self::DownwardApi => "kubernetes.io/downward-api",
             Self::Projected => "kubernetes.io/projected",
+            Self::Local => "kubernetes.io/local-volume",
+            Self::Nfs => "kubernetes.io/nfs",
+            Self::Image => "kubernetes.io/image",
         }
     }
 
@@ -47,6 +59,9 @@ impl VolumePlugin {
             Self::Secret => "kubernetes.io~secret",
             Self::DownwardApi => "kubernetes.io~downward-api",
             Self::Projected => "kubernetes.io~projected",
+            Self::Local => "kubernetes.io~local-volume",
+            Self::Nfs => "kubernetes.io~nfs",
+            Self::Image => "kubernetes.io~image",
         }
     }
 

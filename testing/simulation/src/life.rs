@@ -151,6 +151,7 @@ async fn live(
         events,
         cri,
         runtime_name: version.name,
+        runtime_version: "1".to_owned(),
         container_manager,
         credential_providers: kubelet::credential_providers(&effective)?,
         mounts,

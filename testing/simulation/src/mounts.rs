@@ -81,6 +81,7 @@ impl LifeMounts {
             path,
             fs_type: fs_type.to_owned(),
             page_size_bytes,
+            read_only: false,
         });
         Ok(())
     }
@@ -110,6 +111,38 @@ impl MountPort for LifeMounts {
 
     fn mount_huge_pages(&self, target: &Path, page_size_bytes: u64) -> io::Result<()> {
         self.mount(target, "hugetlbfs", Some(page_size_bytes))
+    }
+
+    fn bind(&self, _source: &Path, target: &Path, _read_only: bool) -> io::Result<()> {
+        self.mount(target, "bind", None)
+    }
+
+    fn mount_file_system(
+        &self,
+        _source: &str,
+        target: &Path,
+        fs_type: &str,
+        _options: &[String],
+    ) -> io::Result<()> {
+        self.mount(target, fs_type, None)
+    }
+
+    fn format_and_mount(
+        &self,
+        _device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        self.mount_file_system("device", target, fs_type, options)
+    }
+
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn other_mounts_of(&self, _path: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(Vec::new())
     }
 
     fn prepare_sub_path(

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use rubelet_node_resources::InsufficientResource;
 use rubelet_types::{PodUid, ResourceAmounts, is_critical_pod, pod_ref};
 
+pub(crate) use placement::matches_selector;
 use preemption::{Shortfall, plan_preemption};
 
 /// Why a pod is refused, in the words of status and event.

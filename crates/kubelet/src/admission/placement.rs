@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
 use rubelet_types::is_static_pod;
 
@@ -81,9 +81,14 @@ fn matches_node_affinity(pod: &Pod, node: &Node) -> bool {
         spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()).and_then(
             |affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref(),
         );
-    required.is_none_or(|selector| {
-        selector.node_selector_terms.iter().any(|term| matches_term(term, labels, name(node)))
-    })
+    required.is_none_or(|selector| matches_selector(selector, node))
+}
+
+/// One of the selector's terms holds for the node.
+pub(crate) fn matches_selector(selector: &NodeSelector, node: &Node) -> bool {
+    let no_labels = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&no_labels);
+    selector.node_selector_terms.iter().any(|term| matches_term(term, labels, name(node)))
 }
 
 /// All expressions of a term hold. A term without any matches nothing, and one that makes no sense

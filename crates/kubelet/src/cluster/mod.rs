@@ -2,10 +2,12 @@
 //!
 //! A kubelet that is alone has nothing of this.
 
+mod claims;
 mod events;
 mod node;
 mod objects;
 mod pods;
+mod trust_bundles;
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_apiserver::{ApiServer, Selector, Store};
-use rubelet_config::Effective;
+use rubelet_config::{Effective, Gate};
 use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_event_recorder::EventSender;
@@ -30,7 +32,7 @@ use rubelet_pod_workers::PodWorkers;
 use rubelet_status_manager::{ApiStatusSink, StatusChanges, publish_statuses};
 use rubelet_token_manager::TokenManager;
 use rubelet_types::{Clock, EventRecorder, ResourceAmounts};
-use rubelet_volume_manager::VolumeManager;
+use rubelet_volume_manager::{ClaimPort, VolumeManager};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -39,10 +41,12 @@ use crate::pod_admission::NodeObject;
 use crate::pods::DesiredPods;
 use crate::settings;
 
+use claims::ApiClaims;
 use events::ApiEvents;
 use node::ApiNode;
 pub(crate) use objects::PodObjects;
 use pods::{ApiMirrorPods, ApiPodStatuses};
+use trust_bundles::TrustBundles;
 
 /// What a kubelet of a cluster is given beside what every kubelet is given.
 #[derive(Debug)]
@@ -125,6 +129,10 @@ impl Cluster {
             ),
             TokenManager::new(api.clone(), shared.clock.clone()),
             services,
+            TrustBundles::new(
+                api.clone(),
+                shared.effective.gates.enabled(Gate::ClusterTrustBundleProjection),
+            ),
         ));
         let (runtime_classes, watch_classes) =
             api.cluster::<RuntimeClass>().informer(&Selector::all());
@@ -193,6 +201,11 @@ impl Cluster {
     /// What pods get from the API server.
     pub(crate) fn pod_objects(&self) -> Arc<PodObjects> {
         Arc::clone(&self.pod_objects)
+    }
+
+    /// Where the volumes behind claims are found.
+    pub(crate) fn claims(&self) -> Arc<dyn ClaimPort> {
+        Arc::new(ApiClaims::new(self.api.clone(), self.node()))
     }
 
     /// Where others say what the Node's status depends on.

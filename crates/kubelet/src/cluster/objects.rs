@@ -15,9 +15,11 @@ use rubelet_pod_runtime::{ApiObjects, referenced_objects};
 use rubelet_token_manager::{TokenError, TokenManager, WantedToken};
 use rubelet_types::{Fetched, PodRef, PodUid, error_chain, is_static_pod, pod_ref};
 use rubelet_volume_manager::ContentPort;
-use rubelet_volume_plan::{TokenOutcome, TokenSpec};
+use rubelet_volume_plan::{TokenOutcome, TokenSpec, TrustBundleSpec};
 use secrecy::SecretString;
 use tokio::time::timeout;
+
+use super::trust_bundles::TrustBundles;
 
 /// How long a container waits for the services to be listed for the first time.
 const SERVICES_WAIT: Duration = Duration::from_secs(5);
@@ -35,6 +37,7 @@ pub(crate) struct PodObjects {
     objects: ObjectStore<ApiServer>,
     tokens: TokenManager<ApiServer>,
     services: Store<Service>,
+    trust_bundles: TrustBundles,
 }
 
 impl PodObjects {
@@ -43,8 +46,9 @@ impl PodObjects {
         objects: ObjectStore<ApiServer>,
         tokens: TokenManager<ApiServer>,
         services: Store<Service>,
+        trust_bundles: TrustBundles,
     ) -> Self {
-        Self { api, objects, tokens, services }
+        Self { api, objects, tokens, services, trust_bundles }
     }
 
     /// The pod, in this version, is about to be prepared.
@@ -194,5 +198,12 @@ impl ContentPort for PodObjects {
             }
         }
         .boxed()
+    }
+
+    fn trust_bundles<'a>(
+        &'a self,
+        bundle: &'a TrustBundleSpec,
+    ) -> BoxFuture<'a, Fetched<Vec<String>>> {
+        self.trust_bundles.read(bundle).boxed()
     }
 }

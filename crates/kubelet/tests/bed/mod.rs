@@ -111,6 +111,7 @@ impl Machine {
             events,
             cri: self.runtime.client(CriOptions::default()),
             runtime_name: "fake".to_owned(),
+            runtime_version: "1".to_owned(),
             container_manager,
             credential_providers,
             mounts,

@@ -308,3 +308,34 @@ async fn volumes_of_the_api_go_with_their_pod() {
     assert!(node.mounts_of(&reference).is_empty());
     assert!(!node.pod_dir(&reference).exists());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cluster_trusts_is_a_file() {
+    let node = node();
+    let (pod, reference) = pod(
+        "u1",
+        json!([{"name": "p", "projected": {"sources": [
+            {"clusterTrustBundle": {"name": "all", "path": "ca.pem"}},
+            {"clusterTrustBundle": {"name": "none", "path": "none.pem", "optional": true}},
+        ]}}]),
+    );
+    node.manager.ensure_pod_volumes(&pod).await.unwrap_err();
+    let [event] = node.take_events().try_into().unwrap();
+    assert!(
+        event.ends_with(
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"all\" not \
+             found"
+        ),
+        "{event}"
+    );
+    node.content.set_trust_bundle("all", "-----BEGIN X-----\nAQID\n-----END X-----\n");
+    node.manager.object_changed(&reference.uid);
+    let volumes = node.manager.ensure_pod_volumes(&pod).await.unwrap();
+    let path = &volumes.by_name["p"].host_path;
+    assert_eq!(
+        fs::read_to_string(path.join("ca.pem")).unwrap(),
+        "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n"
+    );
+    assert_eq!(fs::read_to_string(path.join("none.pem")).unwrap(), "");
+    node.manager.release_pod_volumes(&reference).await.unwrap();
+}

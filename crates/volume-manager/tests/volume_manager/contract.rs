@@ -16,6 +16,27 @@ pub(crate) fn check(port: &dyn MountPort, temp: &Path) {
     mounting_and_unmounting(port, &temp.join("mounting"));
     removal_stops_at_mounts(port, &temp.join("removal"));
     sub_paths_stay_in_their_volume(port, &temp.join("sub-paths"));
+    binds_are_found(port, &temp.join("binds"));
+}
+
+fn binds_are_found(port: &dyn MountPort, temp: &Path) {
+    let (disk, first, second) = (temp.join("disk"), temp.join("first"), temp.join("second"));
+    for directory in [&disk, &first, &second] {
+        fs::create_dir_all(directory).unwrap();
+    }
+    assert!(port.bind(&temp.join("missing"), &first, false).is_err());
+    assert!(port.bind(&disk, &temp.join("missing"), false).is_err());
+    port.bind(&disk, &first, false).unwrap();
+    port.bind(&disk, &second, true).unwrap();
+    let mut found = port.other_mounts_of(&disk).unwrap();
+    found.sort();
+    assert_eq!(found, [first.clone(), second.clone()]);
+    let read_only: Vec<bool> =
+        port.mounts_beneath(temp).unwrap().iter().map(|mount| mount.read_only).collect();
+    assert_eq!(read_only, [false, true]);
+    port.unmount(&first).unwrap();
+    port.unmount(&second).unwrap();
+    assert_eq!(port.other_mounts_of(&disk).unwrap(), Vec::<PathBuf>::new());
 }
 
 fn mounting_and_unmounting(port: &dyn MountPort, temp: &Path) {

@@ -3,11 +3,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use rubelet_types::Fetched;
-use rubelet_volume_manager::ContentPort;
-use rubelet_volume_plan::{TokenOutcome, TokenSpec};
-use serde_json::json;
+use rubelet_volume_manager::{ClaimPort, ContentPort};
+use rubelet_volume_plan::{TokenOutcome, TokenSpec, TrustBundleSpec};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 /// A small API server: objects by name, and reads that may be made to wait.
@@ -18,6 +20,9 @@ pub(crate) struct FakeContent(Arc<Mutex<State>>);
 struct State {
     config_maps: BTreeMap<String, Arc<ConfigMap>>,
     secrets: BTreeMap<String, Arc<Secret>>,
+    claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
+    volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    trust_bundles: BTreeMap<String, String>,
     token: String,
     /// Nothing answers.
     is_down: bool,
@@ -45,6 +50,27 @@ impl FakeContent {
     pub(crate) fn set_secret(&self, name: &str, key: &str, value: &str) {
         let object = serde_json::from_value(json!({"data": {key: value}})).unwrap();
         self.state().secrets.insert(name.to_owned(), Arc::new(object));
+    }
+
+    /// Stores a claim that is bound to a volume of this spec, whose name is `pv-` and the claim's.
+    pub(crate) fn set_claim(&self, name: &str, mut volume_spec: Value) {
+        let volume = format!("pv-{name}");
+        volume_spec["claimRef"] = json!({"uid": name});
+        let object = json!({"metadata": {"name": volume}, "spec": volume_spec});
+        let object = serde_json::from_value(object).unwrap();
+        self.state().volumes.insert(volume, Arc::new(object));
+        self.set_claim_phase(name, "Bound");
+    }
+
+    /// The claim is in this phase from now on.
+    pub(crate) fn set_claim_phase(&self, name: &str, phase: &str) {
+        let object = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"volumeName": format!("pv-{name}")},
+            "status": {"phase": phase},
+        });
+        let object = serde_json::from_value(object).unwrap();
+        self.state().claims.insert(name.to_owned(), Arc::new(object));
     }
 
     /// Tokens are this from now on.
@@ -119,5 +145,42 @@ impl ContentPort for FakeContent {
             TokenOutcome::Issued(text.into())
         };
         async move { outcome }.boxed()
+    }
+
+    fn trust_bundles<'a>(
+        &'a self,
+        bundle: &'a TrustBundleSpec,
+    ) -> BoxFuture<'a, Fetched<Vec<String>>> {
+        let TrustBundleSpec::Name(name) = bundle else { panic!("{bundle:?}") };
+        self.read(name, |state| Some(vec![state.trust_bundles.get(name)?.clone()]))
+    }
+}
+
+impl FakeContent {
+    /// The bundle of this name is this from now on.
+    pub(crate) fn set_trust_bundle(&self, name: &str, text: &str) {
+        self.state().trust_bundles.insert(name.to_owned(), text.to_owned());
+    }
+}
+
+impl ClaimPort for FakeContent {
+    fn claim<'a>(
+        &'a self,
+        _namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Fetched<Arc<PersistentVolumeClaim>>> {
+        self.read(name, |state| state.claims.get(name).cloned())
+    }
+
+    fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Fetched<Arc<PersistentVolume>>> {
+        self.read(name, |state| state.volumes.get(name).cloned())
+    }
+
+    fn is_this_node(&self, selector: &NodeSelector) -> bool {
+        selector
+            .node_selector_terms
+            .iter()
+            .flat_map(|term| term.match_fields.iter().flatten())
+            .all(|field| field.values.iter().flatten().any(|name| name == "here"))
     }
 }

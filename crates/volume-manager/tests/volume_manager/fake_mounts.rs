@@ -58,6 +58,7 @@ impl FakeMounts {
             path: path.to_owned(),
             fs_type: fs_type.to_owned(),
             page_size_bytes: None,
+            read_only: false,
         };
         self.state().mounts.push(mount);
     }
@@ -105,6 +106,7 @@ impl MountPort for FakeMounts {
             path: target.to_owned(),
             fs_type: "tmpfs".to_owned(),
             page_size_bytes: None,
+            read_only: false,
         })?;
         self.state().sizes.insert(target.to_owned(), size_bytes);
         Ok(())
@@ -115,7 +117,56 @@ impl MountPort for FakeMounts {
             path: target.to_owned(),
             fs_type: "hugetlbfs".to_owned(),
             page_size_bytes: Some(page_size_bytes),
+            read_only: false,
         })
+    }
+
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
+        let metadata = fs::metadata(source)?;
+        self.new_mount(MountPoint {
+            path: target.to_owned(),
+            fs_type: "ext4".to_owned(),
+            page_size_bytes: None,
+            read_only,
+        })?;
+        self.state().bound.insert(target.to_owned(), (metadata.dev(), metadata.ino()));
+        Ok(())
+    }
+
+    fn mount_file_system(
+        &self,
+        _source: &str,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        self.new_mount(MountPoint {
+            path: target.to_owned(),
+            fs_type: fs_type.to_owned(),
+            page_size_bytes: None,
+            read_only: options.iter().any(|option| option == "ro"),
+        })
+    }
+
+    fn format_and_mount(
+        &self,
+        _device: &Path,
+        target: &Path,
+        fs_type: &str,
+        options: &[String],
+    ) -> io::Result<()> {
+        self.mount_file_system("device", target, fs_type, options)
+    }
+
+    fn detach_loop_devices(&self, _backing: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn other_mounts_of(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let metadata = fs::metadata(path)?;
+        let identity = (metadata.dev(), metadata.ino());
+        let bound = self.state().bound.clone();
+        Ok(bound.into_iter().filter(|(_, found)| *found == identity).map(|(at, _)| at).collect())
     }
 
     fn prepare_sub_path(
@@ -151,6 +202,7 @@ impl MountPort for FakeMounts {
             path: target,
             fs_type: "ext4".to_owned(),
             page_size_bytes: None,
+            read_only: false,
         });
         Ok(())
     }
@@ -164,6 +216,7 @@ impl MountPort for FakeMounts {
             return Err(error.into());
         }
         state.mounts.remove(index);
+        state.bound.remove(target);
         Ok(())
     }
 

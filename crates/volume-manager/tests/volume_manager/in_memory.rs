@@ -40,14 +40,16 @@ async fn a_pod_without_used_volumes_needs_nothing() {
 #[tokio::test]
 async fn unknown_kinds_are_named_and_do_not_hold_up_the_others() {
     let (node, _) = node();
-    let (pod, reference) =
-        pod("u1", json!([{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "x"}}]));
+    let (pod, reference) = pod(
+        "u1",
+        json!([{"name": "a", "emptyDir": {}}, {"name": "b", "glusterfs": {"endpoints": "e", "path": "p"}}]),
+    );
     let error = node.manager.ensure_pod_volumes(&pod).await.unwrap_err();
     let text = "Unable to attach or mount volumes: unmounted volumes=[b], unattached volumes=[], \
                 failed to process volumes=[b]: failed to get Plugin from volumeSpec for volume \
-                \"b\" err=no volume plugin matched: csi";
+                \"b\" err=no volume plugin matched: glusterfs";
     assert_eq!(error.to_string(), text);
-    assert_eq!(error.retry_after(), None);
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(500)));
     assert_eq!(node.take_events(), [format!("pod-u1 Warning FailedMount {text}")]);
     assert!(node.empty_dir(&reference, "a").is_dir());
 }

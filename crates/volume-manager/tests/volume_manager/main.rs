@@ -8,4 +8,5 @@ mod fake_content;
 mod fake_mounts;
 mod in_memory;
 mod on_the_kernel;
+mod persistent;
 mod support;

@@ -48,6 +48,7 @@ fn an_empty_dir_on_disk_lives_and_dies_with_its_pod() {
         assert_eq!(
             volumes.by_name["a"],
             MountedVolume {
+                spec_name: "a".to_owned(),
                 host_path: path.clone(),
                 read_only: false,
                 plugin: VolumePlugin::EmptyDir,

@@ -90,6 +90,7 @@ fn start(
     };
     let content = VolumeContent {
         objects: Some(Arc::new(content.clone())),
+        claims: Some(Arc::new(content.clone())),
         allocatable: ResourceAmounts::default(),
         clock: Clock::system(),
     };

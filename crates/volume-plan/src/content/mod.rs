@@ -8,6 +8,7 @@ mod path;
 mod payload;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,6 +25,7 @@ pub use self::path::PathError;
 pub use self::payload::{
     ContentError, ContentFacts, ContentFailure, Payload, PayloadFile, compute_payload,
 };
+pub use self::trust::TrustBundleSpec;
 use crate::{EmptyDirMedium, VolumePlugin, VolumeSpecError};
 
 /// What files are readable for if the spec says nothing.
@@ -69,6 +71,15 @@ pub enum ContentSource {
         /// Its file.
         path: String,
     },
+    /// Certificates that the cluster trusts.
+    TrustBundle {
+        /// Which.
+        bundle: TrustBundleSpec,
+        /// There need not be any.
+        optional: bool,
+        /// Their file.
+        path: String,
+    },
 }
 
 /// What a service account token is asked for.
@@ -87,12 +98,14 @@ pub struct ContentNeeds {
     pub objects: BTreeSet<(ObjectKind, String)>,
     /// Tokens of the pod's service account.
     pub tokens: BTreeSet<TokenSpec>,
+    /// Bundles of certificates.
+    pub trust_bundles: BTreeSet<TrustBundleSpec>,
 }
 
 impl ContentNeeds {
     /// Nothing has to be read.
     pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.tokens.is_empty()
+        self.objects.is_empty() && self.tokens.is_empty() && self.trust_bundles.is_empty()
     }
 }
 
@@ -127,6 +140,8 @@ pub struct ContentObjects {
     pub secrets: BTreeMap<String, Fetched<Arc<Secret>>>,
     /// Tokens.
     pub tokens: BTreeMap<TokenSpec, TokenOutcome>,
+    /// Bundles of certificates.
+    pub trust_bundles: BTreeMap<TrustBundleSpec, Fetched<Vec<String>>>,
 }
 
 /// Names only: values are secret.
@@ -136,6 +151,7 @@ impl fmt::Debug for ContentObjects {
             .field("config_maps", &self.config_maps.keys())
             .field("secrets", &self.secrets.keys())
             .field("tokens", &self.tokens)
+            .field("trust_bundles", &self.trust_bundles.keys())
             .finish()
     }
 }
@@ -199,6 +215,9 @@ impl ContentVolume {
             VolumePlugin::Projected => "projected",
             VolumePlugin::EmptyDir => "emptyDir",
             VolumePlugin::HostPath => "hostPath",
+            VolumePlugin::Local => "local",
+            VolumePlugin::Nfs => "nfs",
+            VolumePlugin::Image => "image",
         }
     }
 
@@ -212,6 +231,9 @@ impl ContentVolume {
                 }
                 ContentSource::ServiceAccountToken { token, .. } => {
                     needs.tokens.insert(token.clone());
+                }
+                ContentSource::TrustBundle { bundle, .. } => {
+                    needs.trust_bundles.insert(bundle.clone());
                 }
                 ContentSource::DownwardApi(_) => {}
             }
@@ -259,8 +281,10 @@ fn projection(projection: &VolumeProjection) -> Result<Option<ContentSource>, Vo
         return Ok(Some(ContentSource::ServiceAccountToken { token, path: source.path.clone() }));
     }
     let gated = |source, gate| Err(VolumeSpecError::ProjectionGate { source_kind: source, gate });
-    if cluster_trust_bundle.is_some() {
-        return gated("clusterTrustBundle", "ClusterTrustBundleProjection");
+    if let Some(source) = cluster_trust_bundle {
+        let bundle = TrustBundleSpec::from_spec(source).ok_or(VolumeSpecError::NoTrustBundle)?;
+        let (optional, path) = (source.optional == Some(true), source.path.clone());
+        return Ok(Some(ContentSource::TrustBundle { bundle, optional, path }));
     }
     if pod_certificate.is_some() {
         return gated("podCertificate", "PodCertificateRequest");

@@ -8,7 +8,11 @@ use rubelet_types::{
 };
 
 use super::path::{PathError, check, check_set};
-use super::{ContentObjects, ContentSource, ContentVolume, TokenOutcome, TokenSpec, file_mode};
+use super::trust::merge_trust_anchors;
+use super::{
+    ContentObjects, ContentSource, ContentVolume, TokenOutcome, TokenSpec, TrustBundleSpec,
+    file_mode,
+};
 
 /// Tokens are for whoever runs the containers, and for nobody else.
 const TOKEN_MODE: u32 = 0o600;
@@ -86,6 +90,9 @@ pub enum ContentFailure {
     /// There is no token to be had.
     #[error("{0}")]
     TokenRefused(String),
+    /// There are no such certificates.
+    #[error("{}", missing_bundle(.0))]
+    TrustBundleNotFound(TrustBundleSpec),
     /// The object has no such key.
     #[error("references non-existent {} key: {key}", key_noun(*kind))]
     KeyNotFound {
@@ -103,6 +110,19 @@ pub enum ContentFailure {
     /// A path that no file may have.
     #[error(transparent)]
     Path(#[from] PathError),
+}
+
+fn missing_bundle(bundle: &TrustBundleSpec) -> String {
+    match bundle {
+        TrustBundleSpec::Name(name) => format!(
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not \
+             found"
+        ),
+        TrustBundleSpec::Signer { .. } => {
+            "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+                .to_owned()
+        }
+    }
 }
 
 fn key_noun(kind: ObjectKind) -> &'static str {
@@ -175,6 +195,9 @@ pub fn compute_payload(
             }
             ContentSource::ServiceAccountToken { token, path } => {
                 found.add_token(facts, objects, token, path)
+            }
+            ContentSource::TrustBundle { bundle, optional, path } => {
+                found.add_trust_bundle(facts, objects, bundle, *optional, path)
             }
         };
         failures.extend(added.err());
@@ -282,11 +305,38 @@ impl Files {
             }
             None => return Err(ContentFailure::Unreachable("no token was asked for".to_owned())),
         };
+        self.put_private(facts, path, text.as_bytes())
+    }
+
+    fn add_trust_bundle(
+        &mut self,
+        facts: &ContentFacts<'_>,
+        objects: &ContentObjects,
+        bundle: &TrustBundleSpec,
+        optional: bool,
+        path: &str,
+    ) -> Result<(), ContentFailure> {
+        let anchors = match existing(objects.trust_bundles.get(bundle)) {
+            Ok(bundles) => merge_trust_anchors(bundles),
+            Err(None) if optional => String::new(),
+            Err(None) => return Err(ContentFailure::TrustBundleNotFound(bundle.clone())),
+            Err(Some(text)) => return Err(ContentFailure::Unreachable(text.to_owned())),
+        };
+        self.put_private(facts, path, anchors.as_bytes())
+    }
+
+    /// A file for whoever runs the containers, if that is known.
+    fn put_private(
+        &mut self,
+        facts: &ContentFacts<'_>,
+        path: &str,
+        content: &[u8],
+    ) -> Result<(), ContentFailure> {
         let owner = common_user(facts.pod);
         // The group is let in by fsGroup, as with every other file.
         let is_private = owner.is_some() || facts.fs_group.is_some();
         let mode = if is_private { TOKEN_MODE } else { self.default_mode };
-        let file = PayloadFile { content: text.as_bytes().to_vec(), mode, owner };
+        let file = PayloadFile { content: content.to_vec(), mode, owner };
         self.files.insert(check(path)?, file);
         Ok(())
     }

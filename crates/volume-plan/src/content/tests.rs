@@ -12,6 +12,7 @@ fn objects() -> ContentObjects {
         expiration_seconds,
     };
     ContentObjects {
+        trust_bundles: BTreeMap::new(),
         config_maps: BTreeMap::from([
             (
                 "app".to_owned(),
@@ -64,7 +65,7 @@ fn pod(volume: &Value, security: &Value) -> Pod {
 }
 
 fn content(pod: &Pod) -> ContentVolume {
-    let desired = desired_volumes(pod, Some(1 << 30));
+    let desired = desired_volumes(pod, Some(1 << 30), &crate::ClaimObjects::default());
     match desired.volumes.into_iter().next().map(|volume| volume.source) {
         Some(VolumeSource::Content(content)) => content,
         other => panic!("{other:?} {:?}", desired.rejected),
@@ -291,6 +292,7 @@ fn needs_are_named_once() {
         ContentNeeds {
             objects: BTreeSet::from([(ObjectKind::ConfigMap, "app".to_owned())]),
             tokens: BTreeSet::from([TokenSpec { audience: None, expiration_seconds: 3600 }]),
+            trust_bundles: BTreeSet::new(),
         }
     );
     let secret = content(&pod(&json!({"secret": {"secretName": "keys"}}), &Value::Null));

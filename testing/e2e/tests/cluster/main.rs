@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs it; `cargo test -p rubelet-e2e --test cluster NAME` runs some of it, once
 //! `cargo xtask setup cluster built` has been run and the kubelet has been built.
 
+mod claims;
 mod images;
 mod logs;
 mod node;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         volumes::TRIALS,
         images::TRIALS,
         streaming::TRIALS,
+        claims::TRIALS,
         outage::TRIALS,
         outage::ON_TWO_NODES,
         TRIALS,

@@ -4,6 +4,7 @@
 
 mod environment;
 mod facts;
+mod image_volumes;
 mod images;
 mod lifecycle;
 mod logs;
@@ -18,6 +19,8 @@ mod soak;
 mod sources;
 mod start;
 mod streaming;
+mod user_namespaces;
+mod volume_cycles;
 mod volumes;
 mod why;
 
@@ -48,6 +51,9 @@ fn main() -> ExitCode {
         security::SCENARIOS,
         volumes::SCENARIOS,
         images::SCENARIOS,
+        image_volumes::SCENARIOS,
+        user_namespaces::SCENARIOS,
+        volume_cycles::SCENARIOS,
     ]
     .concat();
     runner::run(&scenarios, runtime::reset)
