@@ -281,7 +281,7 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         if request.policy != PullPolicy::Always {
             let found = self.find_present(request, &spec).await?;
             if let Some(found) = found
-                && self.may_use(request, lookup, &found, &mut credentials).await?
+                && self.may_use(lookup, request.image, &found, &mut credentials).await
             {
                 return Ok(self.present(request, found));
             }
@@ -309,19 +309,27 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
     /// them, and left for the pull that may follow.
     async fn may_use(
         &self,
-        request: EnsureImage<'_>,
         lookup: CredentialLookup<'_>,
+        image: &str,
         found: &Image,
         credentials: &mut Option<Vec<PullCredential>>,
-    ) -> Result<bool, EnsureImageError> {
-        let Some(records) = &self.puller.records else { return Ok(true) };
-        match records.judge(request.image, &found.id).await {
-            Judgement::Accessible => Ok(true),
-            Judgement::MustPull => Ok(false),
-            Judgement::Depends(known) => {
-                let credentials = credentials.insert(self.look_up(lookup).await?);
-                Ok(records.accepts(request.image, &found.id, &known, credentials).await)
-            }
+    ) -> bool {
+        let Some(records) = &self.puller.records else { return true };
+        match records.judge(image, &found.id).await {
+            Judgement::Accessible => true,
+            Judgement::MustPull => false,
+            Judgement::Depends(known) => match self.credentials.credentials(lookup).await {
+                Ok(looked_up) => {
+                    let credentials = credentials.insert(looked_up);
+                    records.accepts(image, &found.id, &known, credentials).await
+                }
+                // The pull will fail for the same reason, and users be told.
+                Err(error) => {
+                    tracing::warn!(pod = %lookup.pod, image, error = %error,
+                        "Cannot verify that the pod may use an image");
+                    false
+                }
+            },
         }
     }
 
@@ -342,17 +350,6 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         EnsureImageError { reason, message, retry_at: None }
     }
 
-    async fn look_up(
-        &self,
-        lookup: CredentialLookup<'_>,
-    ) -> Result<Vec<PullCredential>, EnsureImageError> {
-        self.credentials.credentials(lookup).await.map_err(|error| EnsureImageError {
-            reason: reasons::ERR_IMAGE_PULL,
-            message: error.to_string(),
-            retry_at: None,
-        })
-    }
-
     async fn pull(
         &self,
         request: EnsureImage<'_>,
@@ -365,7 +362,10 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         }
         let credentials = match credentials {
             Some(credentials) => credentials,
-            None => self.look_up(lookup).await?,
+            None => match self.credentials.credentials(lookup).await {
+                Ok(credentials) => credentials,
+                Err(error) => return Err(self.pull_failed(request, &error.to_string())),
+            },
         };
         let written = request.image;
         self.record(request, EventType::Normal, "Pulling", format!("Pulling image {written:?}"));

@@ -127,6 +127,13 @@ impl ImageCredentials for Users {
     ) -> Result<Vec<PullCredential>, PullCredentialsError> {
         assert!(lookup.repository.contains('/'), "{lookup:?}");
         *self.lookups.lock().unwrap() += 1;
+        if self.names.lock().unwrap().contains(&"broken") {
+            return Err(PullCredentialsError::InvalidSecret {
+                namespace: "default".to_owned(),
+                name: "key".to_owned(),
+                problem: "no such format".to_owned(),
+            });
+        }
         let credential = |user: &&str| {
             let (origin, user) = match user.strip_prefix("secret:") {
                 Some(name) => {
@@ -655,4 +662,33 @@ async fn without_verification_a_present_image_is_everybodys() {
     };
     manager.ensure_image(request, &CancellationToken::new()).await.unwrap();
     assert_eq!(*events.lock().unwrap(), ["Container image \"a:1\" already present on machine"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_cannot_be_told_are_a_failed_pull() {
+    let node = node_with(&unlimited(), vec!["secret:alice"]);
+    node.ensure("a:1", PullPolicy::IfNotPresent).await.unwrap();
+    node.take_events();
+    *node.users.lock().unwrap() = vec!["broken"];
+    let problem = "image pull secret default/key: no such format";
+    for (image, pod) in [("a:1", "u2"), ("b:1", "u3")] {
+        let ensure = || async {
+            let (none, go_on) = (BTreeMap::new(), CancellationToken::new());
+            node.ensure_for(pod, image, PullPolicy::IfNotPresent, &none, &go_on).await
+        };
+        assert_eq!(failure(ensure().await), ("ErrImagePull", problem.to_owned()));
+        assert_eq!(
+            node.take_events(),
+            [format!("Warning Failed Failed to pull image {image:?}: {problem}")]
+        );
+        assert_eq!(
+            failure(ensure().await),
+            (
+                "ImagePullBackOff",
+                format!("Back-off pulling image {image:?}: ErrImagePull: {problem}")
+            )
+        );
+        node.take_events();
+    }
+    assert_eq!(node.runtime.pulls(), ["a:1"]);
 }
