@@ -56,7 +56,7 @@ impl Renderer {
         while used < input.len() && out.len() < room && !self.is_done() {
             let rest = &input[used..];
             let taken = match self.place {
-                Place::Start => self.begin_line(rest, is_last, out),
+                Place::Start => self.begin_line(rest, is_last, out, room),
                 Place::Text { is_shown, is_partial } => {
                     let newline = memchr(b'\n', rest);
                     let end = newline.map_or(rest.len(), |at| at + 1);
@@ -91,8 +91,8 @@ impl Renderer {
         used
     }
 
-    /// Reads the beginning of a line; 0 if there is too little of it.
-    fn begin_line(&mut self, rest: &[u8], is_last: bool, out: &mut Vec<u8>) -> usize {
+    /// Reads the beginning of a line, or all of a short one; 0 if there is too little of it.
+    fn begin_line(&mut self, rest: &[u8], is_last: bool, out: &mut Vec<u8>, room: usize) -> usize {
         if rest[0] == b'{' {
             return self.docker_line(rest, is_last, out);
         }
@@ -103,6 +103,16 @@ impl Renderer {
                 let is_shown = self.wants(head.stream, &head.time);
                 if is_shown {
                     self.show_time(&head.time, out);
+                }
+                // Most lines end here, and need not be searched for their end again.
+                if let Some(at) = newline
+                    && (!is_shown || out.len() + at < room)
+                {
+                    if is_shown {
+                        let end = if head.is_partial { at } else { at + 1 };
+                        self.show(&rest[head.length..end], out);
+                    }
+                    return at + 1;
                 }
                 self.place = Place::Text { is_shown, is_partial: head.is_partial };
                 head.length
@@ -147,10 +157,15 @@ impl Renderer {
 
     fn show_time(&mut self, time: &LineTime<'_>, out: &mut Vec<u8>) {
         if self.options.timestamps && self.at_line_start {
-            let mut text = Vec::with_capacity(40);
-            time.write(&mut text);
-            text.push(b' ');
-            self.show(&text, out);
+            let before = out.len();
+            time.write(out);
+            out.push(b' ');
+            let length = (out.len() - before) as u64;
+            // It counts as what it stands before does.
+            let kept = usize::try_from(length.min(self.remaining)).unwrap_or_default();
+            out.truncate(before + kept);
+            self.remaining -= kept as u64;
+            self.at_line_start = false;
         }
     }
 

@@ -298,6 +298,30 @@ async fn a_log_that_the_runtime_does_not_reopen_stays_what_it_was() {
 }
 
 #[tokio::test]
+async fn more_followers_than_the_kernel_has_watches_for_see_the_same() {
+    let runtime = Runtime::new();
+    let rotation = runtime.rotation(3);
+    let reader = runtime.reader();
+    let mut followers = Vec::new();
+    for _ in 0..40 {
+        followers.push(tokio::spawn(text(reader.open(&id(), follow()).await.unwrap())));
+    }
+    for number in 0..6 {
+        runtime.write(&number.to_string());
+        if number % 2 == 1 {
+            rotation.look_after(runtime.running()).await;
+        }
+    }
+    runtime.stop();
+    for follower in followers {
+        assert_eq!(follower.await.unwrap(), numbers(0..6));
+    }
+    // Who ends gives his watch back.
+    let again = text(reader.open(&id(), follow()).await.unwrap()).await;
+    assert_eq!(again, "");
+}
+
+#[tokio::test]
 async fn a_rotation_that_is_undone_repeats_nothing_to_a_follower() {
     let runtime = Runtime::new();
     let rotation = runtime.rotation(9);

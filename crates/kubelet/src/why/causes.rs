@@ -63,7 +63,7 @@ fn stopping(view: &PodView) -> Option<String> {
         }
         Stage::Syncing => return None,
         Stage::Terminating { cause, deadline, .. } => {
-            (cause, format!("It is being stopped, until {deadline} at the latest"))
+            (cause, format!("It is being stopped, until {deadline:.0} at the latest"))
         }
         Stage::Terminated { cause, .. } => {
             (cause, "It has ended, and what it held is being released".to_owned())
@@ -91,7 +91,7 @@ fn stopping(view: &PodView) -> Option<String> {
 
 fn volume(volume: &Volume) -> Option<String> {
     let error = volume.last_error.as_ref()?;
-    let again = volume.retry_at.map(|at| format!("; next try at {at}")).unwrap_or_default();
+    let again = volume.retry_at.map(|at| format!("; next try at {at:.0}")).unwrap_or_default();
     Some(format!("Volume {:?} is not ready: {error}{again}", volume.name))
 }
 

@@ -12,7 +12,9 @@ pub(super) struct Text<'a>(pub(super) &'a PodView);
 impl Display for Text<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let view = self.0;
-        writeln!(f, "Pod {}/{}, uid {}", view.pod.namespace, view.pod.name, view.pod.uid)?;
+        let pod = &view.pod;
+        writeln!(f, "Pod {}/{}, uid {}", pod.namespace, pod.name, pod.uid)?;
+        writeln!(f, "At {:.3}", view.asked_at)?;
         writeln!(f, "\nWhy:")?;
         for why in &view.why {
             writeln!(f, "  {why}")?;
@@ -62,10 +64,10 @@ fn write_status(f: &mut Formatter<'_>, status: &Status) -> fmt::Result {
 fn write_worker(f: &mut Formatter<'_>, worker: &Worker) -> fmt::Result {
     writeln!(f, "\nWorker: {:?}", worker.stage)?;
     for action in &worker.actions {
-        writeln!(f, "  since {}: {}", action.since, action.action)?;
+        writeln!(f, "  since {:.3}: {}", action.since, action.action)?;
     }
     if let Some(wakes_at) = worker.wakes_at {
-        writeln!(f, "  looks again at {wakes_at}")?;
+        writeln!(f, "  looks again at {wakes_at:.3}")?;
     }
     writeln!(f, "\nDecisions, the last one first:")?;
     for decision in worker.decisions.iter().rev() {
@@ -73,7 +75,7 @@ fn write_worker(f: &mut Formatter<'_>, worker: &Worker) -> fmt::Result {
             true => "nothing is due".to_owned(),
             false => decision.because.join("; "),
         };
-        writeln!(f, "  {}  {because}", decision.at)?;
+        writeln!(f, "  {:.3}  {because}", decision.at)?;
         if !decision.actions.is_empty() {
             writeln!(f, "      began {}", decision.actions.join(", "))?;
         }
@@ -102,7 +104,7 @@ fn write_container(f: &mut Formatter<'_>, container: &Container) -> fmt::Result 
             writeln!(f, "      last pull: {error}")?;
         }
         if let Some(at) = pull.retry_at {
-            writeln!(f, "      next pull at {at}")?;
+            writeln!(f, "      next pull at {at:.3}")?;
         }
     }
     if let Some(last) = &container.last_end {
@@ -121,7 +123,7 @@ fn write_volume(f: &mut Formatter<'_>, volume: &Volume) -> fmt::Result {
         (None, false) => writeln!(f, "  {}: waited for", volume.name)?,
     }
     if let Some(at) = volume.retry_at {
-        writeln!(f, "      next try at {at}")?;
+        writeln!(f, "      next try at {at:.3}")?;
     }
     match &volume.host_path {
         Some(path) => writeln!(f, "      {path}"),
@@ -149,9 +151,9 @@ fn write_observed(f: &mut Formatter<'_>, observed: &Observed) -> fmt::Result {
     for container in &snapshot.containers {
         let state = match &container.state {
             ContainerState::Created => "created".to_owned(),
-            ContainerState::Running { started_at } => format!("running since {started_at}"),
+            ContainerState::Running { started_at } => format!("running since {started_at:.3}"),
             ContainerState::Exited { finished_at, exit_code, reason, .. } => {
-                format!("exited at {finished_at}, exit code {exit_code}, {reason}")
+                format!("exited at {finished_at:.3}, exit code {exit_code}, {reason}")
             }
             ContainerState::Unknown => "unknown".to_owned(),
         };
