@@ -15,6 +15,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::parse_x509_certificate;
 
 use cache::{Fingerprint, ReviewCache};
+use review::Limited;
 pub use review::{AccessQuestion, AccessReviews, ReviewError};
 
 /// How long the word of somebody else on a token or a question may be kept in mind at most.
@@ -142,7 +143,7 @@ pub(crate) type Subresources = &'static [&'static str];
 pub struct Access {
     settings: AccessSettings,
     node_name: String,
-    reviews: Option<Arc<dyn AccessReviews>>,
+    reviews: Option<Limited>,
     fingerprint: Fingerprint,
     tokens: ReviewCache<Option<Arc<User>>>,
     decisions: ReviewCache<bool>,
@@ -181,7 +182,7 @@ impl Access {
         Ok(Self {
             settings,
             node_name: node_name.into(),
-            reviews,
+            reviews: reviews.map(Limited::new),
             fingerprint: Fingerprint::default(),
             tokens: ReviewCache::default(),
             decisions: ReviewCache::default(),
@@ -221,7 +222,7 @@ impl Access {
         let reviews = self.reviews.as_ref()?;
         let key = self.fingerprint.of([token.as_str()]);
         let keep = |_: &Option<Arc<User>>| ttl.min(LONGEST);
-        let review = || review::user_of_token(reviews.clone(), token);
+        let review = || reviews.clone().user_of_token(token);
         match self.tokens.get(key, review, keep).await {
             Ok(user) => user,
             Err(error) => {
@@ -257,7 +258,7 @@ impl Access {
                 let keep = |allowed: &bool| {
                     if *allowed { authorized_ttl } else { unauthorized_ttl }.min(LONGEST)
                 };
-                let review = || review::decide(reviews.clone(), question);
+                let review = || reviews.clone().decide(question);
                 match self.decisions.get(key, review, keep).await {
                     Ok(true) => return Ok(()),
                     Ok(false) => {}

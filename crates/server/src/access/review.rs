@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::User;
 
+/// Questions of one kind at a time.
+pub(super) const AT_ONCE: usize = 8;
 /// How often something is asked, as upstream does.
 const TRIES: u32 = 5;
 /// How long to wait after the first failure.
@@ -70,27 +73,52 @@ pub trait AccessReviews: Send + Sync + 'static {
     -> BoxFuture<'static, Result<bool, ReviewError>>;
 }
 
-pub(super) fn user_of_token(
+/// The API server, asked about a few things at a time: whoever floods the kubelet with tokens waits
+/// for himself, and neither those who have been let in nor the kubelet's own calls wait for him.
+#[derive(Clone)]
+pub(super) struct Limited {
     reviews: Arc<dyn AccessReviews>,
-    token: String,
-) -> BoxFuture<'static, Result<Option<Arc<User>>, ReviewError>> {
-    async move {
-        let user = retry(|| reviews.user_of_token(token.clone())).await?;
-        Ok(user.filter(|user| !user.name.is_empty()).map(|user| Arc::new(user.authenticated())))
+    tokens: Arc<Semaphore>,
+    decisions: Arc<Semaphore>,
+}
+
+impl Limited {
+    pub(super) fn new(reviews: Arc<dyn AccessReviews>) -> Self {
+        let [tokens, decisions] = [AT_ONCE; 2].map(|places| Arc::new(Semaphore::new(places)));
+        Self { reviews, tokens, decisions }
     }
-    .boxed()
+
+    pub(super) fn user_of_token(
+        self,
+        token: String,
+    ) -> BoxFuture<'static, Result<Option<Arc<User>>, ReviewError>> {
+        async move {
+            let ask = || self.reviews.user_of_token(token.clone());
+            let user = retry(&self.tokens, ask).await?;
+            Ok(user.filter(|user| !user.name.is_empty()).map(|user| Arc::new(user.authenticated())))
+        }
+        .boxed()
+    }
+
+    pub(super) fn decide(
+        self,
+        question: AccessQuestion,
+    ) -> BoxFuture<'static, Result<bool, ReviewError>> {
+        async move { retry(&self.decisions, || self.reviews.is_allowed(question.clone())).await }
+            .boxed()
+    }
 }
 
-pub(super) fn decide(
-    reviews: Arc<dyn AccessReviews>,
-    question: AccessQuestion,
-) -> BoxFuture<'static, Result<bool, ReviewError>> {
-    async move { retry(|| reviews.is_allowed(question.clone())).await }.boxed()
-}
-
+/// Asks until there is an answer, a failure that does not pass, or nothing more to hope for.
 async fn retry<T>(
+    places: &Semaphore,
     ask: impl Fn() -> BoxFuture<'static, Result<T, ReviewError>>,
 ) -> Result<T, ReviewError> {
+    let ask = async || {
+        // It is never closed; without it, the answer is the same.
+        let _place = places.acquire().await;
+        ask().await
+    };
     let mut delay = FIRST_DELAY;
     for _ in 1..TRIES {
         match ask().await {

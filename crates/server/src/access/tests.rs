@@ -197,3 +197,53 @@ fn a_browsers_token_is_a_sub_protocol() {
     }
     assert!(matches!(take_token(&mut protocols("v4.channel.k8s.io")), Ok(None)));
 }
+
+/// An API server that takes a second for each answer.
+#[derive(Default)]
+struct Slow {
+    /// How many it is asked for, and the most there were.
+    asked: Arc<Mutex<(usize, usize)>>,
+}
+
+impl AccessReviews for Slow {
+    fn user_of_token(&self, _: String) -> BoxFuture<'static, Result<Option<User>, ReviewError>> {
+        let asked = self.asked.clone();
+        async move {
+            {
+                let mut asked = asked.lock().unwrap();
+                asked.0 += 1;
+                asked.1 = asked.1.max(asked.0);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            asked.lock().unwrap().0 -= 1;
+            Ok(None)
+        }
+        .boxed()
+    }
+
+    fn is_allowed(&self, _: AccessQuestion) -> BoxFuture<'static, Result<bool, ReviewError>> {
+        async { Ok(true) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_tokens_holds_up_nobody_who_is_known() {
+    let slow = Arc::new(Slow::default());
+    let access = Access::new(settings(false, true, true), "node", Some(slow.clone() as _)).unwrap();
+    let flood = async {
+        let ask = |number: usize| ask(&access, bearer(&number.to_string()));
+        futures_util::future::join_all((0..64).map(ask)).await
+    };
+    let known = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let started = tokio::time::Instant::now();
+        let alice = User { name: "alice".to_owned(), ..User::default() };
+        let mut none = HeaderMap::new();
+        access.decide(Some(&alice), &Method::GET, &["proxy"], &mut none).await.unwrap();
+        started.elapsed()
+    };
+    let (refused, waited) = tokio::join!(flood, known);
+    assert!(refused.iter().all(|answer| *answer == Err(Refusal::Unauthorized)));
+    assert_eq!(waited, Duration::ZERO);
+    assert_eq!(slow.asked.lock().unwrap().1, review::AT_ONCE);
+}

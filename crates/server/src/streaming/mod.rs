@@ -375,3 +375,34 @@ fn failed(text: impl ToString) -> Response {
 fn upgrade_required(request: &Request) -> Option<Response> {
     (!is_upgrade(request.headers())).then(|| failed("Upgrade request required"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_session_keeps_its_places_until_it_is_over() {
+        let listener = Arc::new(Semaphore::new(2));
+        let sessions = Sessions(Arc::new(Semaphore::new(1)));
+        let carrier = || Carrier {
+            place: Arc::new(listener.clone().try_acquire_owned().unwrap()),
+            sessions: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        };
+        let first = carrier();
+        let (tracker, stop) = (first.sessions.clone(), first.stop.clone());
+        let session = sessions.open(first, Duration::ZERO).unwrap();
+        session.spawn(std::future::pending());
+        let refused = sessions.open(carrier(), Duration::ZERO).map(drop).unwrap_err();
+        assert!(matches!(refused, StreamingError::Busy(_)), "{refused}");
+        let response = refused.into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "60");
+        assert_eq!(listener.available_permits(), 1, "its connection counts");
+        stop.cancel();
+        tracker.close();
+        tracker.wait().await;
+        assert_eq!(listener.available_permits(), 2);
+        assert!(sessions.open(carrier(), Duration::ZERO).is_ok());
+    }
+}

@@ -136,8 +136,18 @@ pub(crate) fn get(
     client: Option<&Client>,
     path: &str,
 ) -> anyhow::Result<(u16, String)> {
+    ask(kubelet, client, "GET", path)
+}
+
+/// Any request on 10250: the status and the body.
+pub(crate) fn ask(
+    kubelet: &KubeletProcess,
+    client: Option<&Client>,
+    method: &str,
+    path: &str,
+) -> anyhow::Result<(u16, String)> {
     let mut tls = connect(kubelet, client)?;
-    write!(tls, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    write!(tls, "{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
     let mut answer = Vec::new();
     tls.read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer).context("no UTF-8")?;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use rubelet_e2e::manifest::{busybox, pod, with};
 use rubelet_e2e::runner::{Scenario, Stage};
-use rubelet_e2e::{KubeletProcess, wait_for};
+use rubelet_e2e::{KubeletProcess, PodView, wait_for};
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::json;
 
 use crate::WAIT;
-use crate::server::{connect, wait_until_served};
+use crate::server::{ask, connect, wait_until_served};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::on_all(
     "sessions_into_containers_leave_nothing_behind",
@@ -126,6 +126,71 @@ fn descriptors(kubelet: &KubeletProcess) -> anyhow::Result<usize> {
     Ok(std::fs::read_dir(format!("/proc/{}/fd", kubelet.pid()))?.count())
 }
 
+/// Requests that reach no container, and commands without a stream.
+fn what_cannot_be_done_says_why(kubelet: &KubeletProcess, served: &PodView) -> anyhow::Result<()> {
+    let PodView { name, uid, .. } = served;
+    let streams = "output=1&command=true";
+    for (method, path, status, text) in [
+        ("POST", format!("/exec/default/no/app?{streams}"), 404, "pod does not exist".to_owned()),
+        ("POST", format!("/attach/no/{name}/app?{streams}"), 404, "pod does not exist".to_owned()),
+        ("GET", "/portForward/default/no".to_owned(), 404, "pod does not exist".to_owned()),
+        ("GET", format!("/portForward/default/{name}/other"), 404, "pod not found".to_owned()),
+        (
+            "POST",
+            format!("/exec/default/{name}/no?{streams}"),
+            500,
+            "container not found (\"no\")".to_owned(),
+        ),
+        (
+            "POST",
+            format!("/exec/default/{name}/other/app?{streams}"),
+            500,
+            "container not found (\"app\")".to_owned(),
+        ),
+        (
+            "POST",
+            format!("/attach/default/{name}/no?{streams}"),
+            500,
+            format!("container no not found in pod {name}_default"),
+        ),
+        (
+            "POST",
+            format!("/exec/default/{name}/{uid}/app?{streams}"),
+            500,
+            "Upgrade request required\n".to_owned(),
+        ),
+        (
+            "POST",
+            format!("/exec/default/{name}/app?command=true"),
+            400,
+            "you must specify at least 1 of stdin, stdout, stderr".to_owned(),
+        ),
+        (
+            "POST",
+            format!("/run/default/{name}/app?cmd=echo+some+words"),
+            200,
+            "some words\n".to_owned(),
+        ),
+        (
+            "POST",
+            format!("/run/default/{name}/{uid}/app?cmd=false"),
+            500,
+            "command 'false' exited with 1: ".to_owned(),
+        ),
+        ("POST", "/run/default/no/app?cmd=true".to_owned(), 404, "pod does not exist".to_owned()),
+        ("POST", "/checkpoint/default/no/app".to_owned(), 404, "pod does not exist".to_owned()),
+        (
+            "POST",
+            format!("/checkpoint/default/{name}/no"),
+            404,
+            "container no does not exist".to_owned(),
+        ),
+    ] {
+        assert_eq!(ask(kubelet, None, method, &path)?, (status, text), "{method} {path}");
+    }
+    Ok(())
+}
+
 fn sessions_into_containers_leave_nothing_behind(stage: &Stage) -> anyhow::Result<()> {
     let cycles = std::env::var("RUBELET_STREAMING_CYCLES");
     let cycles = cycles.ok().map(|cycles| cycles.parse()).transpose()?.unwrap_or(CYCLES);
@@ -141,6 +206,8 @@ fn sessions_into_containers_leave_nothing_behind(stage: &Stage) -> anyhow::Resul
     kubelet.write_pod(&pod("served", spec))?;
     let served = kubelet.wait_for_pod("served", "ready", WAIT, |pod| pod.ready)?;
     wait_until_served(&kubelet)?;
+
+    what_cannot_be_done_says_why(&kubelet, &served)?;
 
     let round = |count: usize| {
         for number in 0..count {
