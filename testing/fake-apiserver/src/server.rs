@@ -257,6 +257,11 @@ impl FakeApiServer {
         self.inner.counts().get(&(verb, resource.to_owned())).copied().unwrap_or(0)
     }
 
+    /// Grows with every change of an object.
+    pub fn revision(&self) -> u64 {
+        self.inner.storage().revision()
+    }
+
     /// How many watches are open.
     pub fn open_watches(&self) -> usize {
         self.inner.watches.load(Ordering::Acquire)

@@ -176,6 +176,7 @@ impl Ledger {
         let now = self.wall.elapsed();
         let clear = self.unhindered.max(self.api_clear);
         let is_calm = self.hindrances.is_empty() && now > clear + REPORTED_WITHIN;
+        let revision = server.revision();
         let mut texts = Vec::new();
         for pod in view.pods() {
             let (Some(uid), Some(status)) = (pod.metadata.uid, pod.status) else { continue };
@@ -185,7 +186,8 @@ impl Ledger {
                 _ => now,
             };
             record.said = Some((status.clone(), since));
-            if !is_calm || now <= since + REPORTED_WITHIN {
+            let is_due = is_calm && now > since + REPORTED_WITHIN;
+            if !is_due || record.found.replace((since, revision)) == Some((since, revision)) {
                 continue;
             }
             let name = pod.metadata.name.unwrap_or_default();

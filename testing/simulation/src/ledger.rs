@@ -61,6 +61,8 @@ pub(crate) struct PodRecord {
     pub(crate) restart_counts: BTreeMap<String, i32>,
     /// The status that the kubelet holds, and since when.
     pub(crate) said: Option<(PodStatus, Duration)>,
+    /// Since when the status stood that was found at the API server, and at which revision it was.
+    pub(crate) found: Option<(Duration, u64)>,
 }
 
 impl PodRecord {
@@ -307,6 +309,7 @@ impl Ledger {
                     phase: None,
                     restart_counts: BTreeMap::new(),
                     said: None,
+                    found: None,
                 };
                 self.pods.insert(uid, record);
             }

@@ -22,7 +22,10 @@ use crate::leftovers;
 /// What the wall clock shows when a history begins.
 const BEGINNING: i64 = 1_767_225_600;
 
-const FACTS: [(&str, &str); 12] = [
+const FACTS: [(&str, &str); 15] = [
+    ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+    ("proc/sys/kernel/osrelease", "6.12.0\n"),
+    ("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000001\n"),
     ("proc/self/cgroup", "0::/\n"),
     ("proc/meminfo", "MemTotal: 16777216 kB\nSwapTotal: 0 kB\n"),
     ("proc/swaps", "Filename Type Size Used Priority\n"),

@@ -13,6 +13,7 @@ use kubelet::Invocation;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rubelet_cri::v1;
+use rubelet_fake_apiserver::FakeApiServer;
 use rubelet_fake_cri::{ExecAnswer, FakeOptions, FakeRuntime, Observer, Pull, ScriptMatch};
 use rubelet_pod_lifecycle::Stage;
 use rubelet_pod_sources::PodSource;
@@ -48,6 +49,8 @@ pub(crate) struct World {
     removed: Vec<Pod>,
     static_feed: watch::Sender<Option<Vec<Pod>>>,
     pub(crate) api: Api,
+    /// Up to where the API server's objects were looked at.
+    api_seen: u64,
     next_pod: u32,
     next_container: u32,
     /// Containers and commands that fail now.
@@ -120,6 +123,7 @@ impl World {
             removed: Vec::new(),
             static_feed: statics,
             api,
+            api_seen: 0,
             next_pod: 0,
             next_container: 0,
             failing: Vec::new(),
@@ -208,6 +212,10 @@ impl World {
 
     /// The kubelet has removed objects of pods that it has finished with.
     fn note_deletions(&mut self) {
+        let revision = self.api.as_server().map_or(0, FakeApiServer::revision);
+        if std::mem::replace(&mut self.api_seen, revision) == revision {
+            return;
+        }
         let there: BTreeSet<String> =
             self.api.pods().into_iter().filter_map(|pod| pod.metadata.uid).collect();
         let mut book = self.book.open();
