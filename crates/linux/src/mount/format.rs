@@ -1,11 +1,14 @@
 //! Devices with a file system, and those that are given one.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use super::helper::{MountHelperError, describe_start, mount_with_helper};
+
+/// Signatures of file systems are within so many bytes.
+const START: u64 = 1 << 20;
 
 /// A device could not be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -118,8 +121,11 @@ fn find_format(device: &Path) -> Result<Option<String>, FormatError> {
     let answer = run("blkid", &arguments, device).map_err(unknown)?;
     match answer.status.code() {
         Some(0) => {}
-        // So it says that nothing was found.
-        Some(2) => return Ok(None),
+        // So it says that nothing was found, and also that it could not look.
+        Some(2) => {
+            read_start(device).map_err(|error| unknown(format!("cannot read it: {error}")))?;
+            return Ok(None);
+        }
         _ => {
             let text = String::from_utf8_lossy(&answer.stderr).trim().to_owned();
             return Err(unknown(format!("blkid: {}: {text}", answer.status)));
@@ -127,6 +133,12 @@ fn find_format(device: &Path) -> Result<Option<String>, FormatError> {
     }
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     parse_format(&text).map_err(|found| FormatError::NotEmpty { device: device.to_owned(), found })
+}
+
+/// Reads where signatures of file systems are.
+fn read_start(device: &Path) -> io::Result<()> {
+    let mut start = Vec::new();
+    File::open(device)?.take(START).read_to_end(&mut start).map(drop)
 }
 
 /// Reads what `blkid` exports; `Err` carries what is no file system.
@@ -200,6 +212,15 @@ mod tests {
         ] {
             assert_eq!(parse_format(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_is_not_an_empty_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let missing = temp.path().join("disk");
+        let refused = format_and_mount(&missing, temp.path(), "ext4", &[]).unwrap_err();
+        assert!(matches!(refused, FormatError::Unknown { .. }), "{refused}");
+        assert!(!missing.exists());
     }
 
     struct Loop(PathBuf);

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::WAIT;
 use crate::facts::start_kubelet;
 
-/// Of a runtime that can, what it is asked for is checked beside the kubelet: this test bed's files
-/// are where only root may go, and root of such a pod is not.
+/// What a runtime that has them is asked for is checked beside the kubelet (`tests/user_namespaces.rs`):
+/// in this test bed's namespaces runc may not remount what such a pod needs.
 pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "a_pod_with_users_of_its_own_is_refused_where_the_runtime_has_none",
     runtimes: &[RuntimeKind::Debian],
