@@ -78,6 +78,7 @@ impl<K: ApiObject> Watch<K> {
             back_off: BackOff::default(),
             pause: None,
             refusals: 0,
+            was_outage: false,
         };
         let events = stream::unfold(follower, |mut follower| async move {
             Some((follower.next().await, follower))
@@ -119,6 +120,8 @@ struct Follower<K> {
     pause: Option<Pause>,
     /// In a row, by a server that was there.
     refusals: u32,
+    /// The last failure was the server's own.
+    was_outage: bool,
     generation: watch::Receiver<u64>,
     recoveries: watch::Receiver<u64>,
 }
@@ -203,6 +206,7 @@ impl<K: ApiObject> Follower<K> {
             () = sleep_until(ends) => {}
             Ok(()) = self.generation.changed() => {}
             Ok(()) = self.recoveries.changed(), if ends_with_outage => {
+                self.back_off.reset();
                 let apart = RECOVERY_SPREAD.mul_f64(rand::rng().random());
                 sleep_until(ends.min(Instant::now() + apart)).await;
             }
@@ -358,10 +362,16 @@ impl<K: ApiObject> Follower<K> {
     }
 
     fn pause_after(&mut self, error: &ApiError) {
+        let is_outage = is_outage(error);
+        if self.was_outage && !is_outage {
+            // It is back, and may not know yet who may do what: that takes it moments.
+            self.back_off.reset();
+        }
+        self.was_outage = is_outage;
         let asked_for = error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
         self.pause = Some(Pause {
             lasts: self.back_off.step().max(asked_for),
-            ends_with_outage: asked_for.is_zero() && is_outage(error),
+            ends_with_outage: asked_for.is_zero() && is_outage,
         });
     }
 }

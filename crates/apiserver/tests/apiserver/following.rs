@@ -207,6 +207,30 @@ async fn a_watch_goes_on_as_soon_as_the_server_serves_anybody() {
     }
 }
 
+/// A server that has just started refuses those whom it does not know yet.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_an_outage_is_not_waited_out_as_long_as_the_outage() {
+    let server = server();
+    let api = server.client();
+    let mut watch = api.namespaced::<ConfigMap>("default").watch(&Selector::all());
+    assert_eq!(next(&mut watch).await, "=");
+    server.set_away(true);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(300) {
+        assert_eq!(next(&mut watch).await, "!");
+    }
+    let action = FaultAction::Refuse { code: 403, retry_after: None };
+    server.inject(Fault::on(Verb::Watch, "configmaps", action).times(2));
+    server.set_away(false);
+    server.put(&config_map("a"));
+    api.heartbeats().namespaced::<ConfigMap>("default").get("a").await.unwrap();
+    let back = Instant::now();
+    assert_eq!(next(&mut watch).await, "!");
+    assert_eq!(next(&mut watch).await, "!");
+    assert_eq!(next(&mut watch).await, "+a");
+    assert!(back.elapsed() < Duration::from_secs(3), "{:?}", back.elapsed());
+}
+
 /// A server that asks for patience is given it, whoever else it serves.
 #[tokio::test(start_paused = true)]
 async fn patience_that_was_asked_for_is_not_cut_short() {
