@@ -14,7 +14,7 @@ use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::ContainerManager;
 use rubelet_cri::CriClient;
-use rubelet_image_manager::{EnsureImage, ImageManager, PullCredentials, PullPolicy};
+use rubelet_image_manager::{ImageManager, PullCredentials};
 use rubelet_pleg::PodInspector;
 use rubelet_pod_lifecycle::{
     Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, Stage,
@@ -391,33 +391,10 @@ impl Executor {
             refuse_image_volumes(&self.runtime_name, &self.runtime_version)
                 .map_err(|message| self.config_failed(order, &spec, message))?;
         }
-        let image = self
-            .images
-            .ensure_image(
-                EnsureImage {
-                    pod: &order.pod_ref,
-                    pod_object: pod,
-                    image: spec.container.image.as_deref().unwrap_or_default(),
-                    policy: PullPolicy::parse(
-                        spec.container.image_pull_policy.as_deref().unwrap_or_default(),
-                    ),
-                    field_path: &spec.field_path(),
-                    sandbox_config: &sandbox_config,
-                },
-                cancel,
-            )
-            .await
-            .map_err(|error| {
-                if cancel.is_cancelled() {
-                    return ActionOutcome::Cancelled;
-                }
-                let object = EventObject::Container {
-                    pod: order.pod_ref.clone(),
-                    field_path: spec.field_path(),
-                };
-                self.events.warning(object, "Failed", format!("Error: {}", error.reason));
-                failure_of(error.reason, error.message, error.retry_at)
-            })?;
+        let image = spec.container.image.as_deref().unwrap_or_default();
+        let policy = spec.container.image_pull_policy.as_deref().unwrap_or_default();
+        let image =
+            self.ensure_image(order, &spec, (image, policy), &sandbox_config, cancel).await?;
 
         let allocatable = self
             .container_manager

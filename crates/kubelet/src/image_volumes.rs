@@ -1,9 +1,10 @@
-//! Volumes with the files of images: the kubelet has them pulled, the runtime mounts them.
+//! Images that containers need, those of their volumes among them: the kubelet has them pulled, the
+//! runtime mounts what is a volume.
 
 use std::collections::BTreeMap;
 
 use rubelet_cri::v1::PodSandboxConfig;
-use rubelet_image_manager::{EnsureImage, PullPolicy};
+use rubelet_image_manager::{EnsureImage, ImageRef, PullPolicy};
 use rubelet_pod_lifecycle::{ActionFailure, ActionOutcome};
 use rubelet_pod_runtime::ImageMount;
 use rubelet_pod_workers::ActionOrder;
@@ -49,27 +50,8 @@ impl Executor {
             if images.contains_key(&mount.name) {
                 continue;
             }
-            let request = EnsureImage {
-                pod: &order.pod_ref,
-                pod_object: &order.pod,
-                image: &volume.reference,
-                policy: PullPolicy::parse(&volume.pull_policy),
-                field_path: &spec.field_path(),
-                sandbox_config,
-            };
-            let image = self.images.ensure_image(request, cancel).await.map_err(|error| {
-                if cancel.is_cancelled() {
-                    return ActionOutcome::Cancelled;
-                }
-                let (pod, field_path) = (order.pod_ref.clone(), spec.field_path());
-                let object = EventObject::Container { pod, field_path };
-                self.events.warning(object, "Failed", format!("Error: {}", error.reason));
-                ActionOutcome::Failed(ActionFailure {
-                    reason: error.reason,
-                    message: error.message,
-                    retry_at: error.retry_at,
-                })
-            })?;
+            let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
+            let image = self.ensure_image(order, spec, wanted, sandbox_config, cancel).await?;
             let mounted = ImageMount {
                 user_specified_image: volume.reference.clone(),
                 image_ref: image.image_ref,
@@ -78,6 +60,42 @@ impl Executor {
             images.insert(mount.name.clone(), mounted);
         }
         Ok(images)
+    }
+
+    /// Has an image pulled that a container needs, its own or that of a volume: the image and its
+    /// pull policy, as the pod's spec says.
+    ///
+    /// # Errors
+    /// With the outcome of the container's start, of which an event has told.
+    pub(crate) async fn ensure_image(
+        &self,
+        order: &ActionOrder,
+        spec: &ContainerSpec<'_>,
+        (image, policy): (&str, &str),
+        sandbox_config: &PodSandboxConfig,
+        cancel: &CancellationToken,
+    ) -> Result<ImageRef, ActionOutcome> {
+        let request = EnsureImage {
+            pod: &order.pod_ref,
+            pod_object: &order.pod,
+            image,
+            policy: PullPolicy::parse(policy),
+            field_path: &spec.field_path(),
+            sandbox_config,
+        };
+        self.images.ensure_image(request, cancel).await.map_err(|error| {
+            if cancel.is_cancelled() {
+                return ActionOutcome::Cancelled;
+            }
+            let (pod, field_path) = (order.pod_ref.clone(), spec.field_path());
+            let object = EventObject::Container { pod, field_path };
+            self.events.warning(object, "Failed", format!("Error: {}", error.reason));
+            ActionOutcome::Failed(ActionFailure {
+                reason: error.reason,
+                message: error.message,
+                retry_at: error.retry_at,
+            })
+        })
     }
 }
 

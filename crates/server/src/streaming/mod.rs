@@ -85,6 +85,9 @@ pub enum StreamingError {
     /// The runtime has too many requests that nobody has come for.
     #[error("{0}")]
     Busy(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -95,6 +98,7 @@ impl IntoResponse for StreamingError {
         let status = match self {
             Self::NoSuchPod | Self::OtherPod | Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Busy(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut response = (status, self.to_string()).into_response();
@@ -216,29 +220,31 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 /// The last parts of a path: a pod, maybe its uid, and a container.
-fn container_of(path: Vec<String>) -> Option<ContainerTarget> {
-    let mut parts = path.into_iter();
-    let (namespace, name) = (parts.next()?, parts.next()?);
-    let (uid, container) = match (parts.next()?, parts.next()) {
-        (uid, Some(container)) => (Some(uid), container),
-        (container, None) => (None, container),
+fn container_of(path: Segments) -> Result<ContainerTarget, StreamingError> {
+    let mut parts = segments(path);
+    let mut next = || parts.next().ok_or_else(|| bad_request("no container"));
+    let (namespace, name) = (next()?, next()?);
+    let (uid, container) = match (next()?, next()) {
+        (uid, Ok(container)) => (Some(uid), container),
+        (container, Err(_)) => (None, container),
     };
-    Some(ContainerTarget { pod: PodTarget { namespace, name, uid }, container })
+    Ok(ContainerTarget { pod: PodTarget { namespace, name, uid }, container })
 }
 
-fn pod_of(path: Vec<String>) -> Option<PodTarget> {
-    let mut parts = path.into_iter();
-    Some(PodTarget { namespace: parts.next()?, name: parts.next()?, uid: parts.next() })
+fn pod_of(path: Segments) -> Result<PodTarget, StreamingError> {
+    let mut parts = segments(path);
+    let mut next = || parts.next().ok_or_else(|| bad_request("no pod"));
+    Ok(PodTarget { namespace: next()?, name: next()?, uid: parts.next() })
 }
 
-fn bad_request(text: impl ToString) -> Response {
-    (StatusCode::BAD_REQUEST, text.to_string()).into_response()
+fn bad_request(text: impl ToString) -> StreamingError {
+    StreamingError::BadRequest(text.to_string())
 }
 
 type Segments = Path<Vec<(String, String)>>;
 
-fn segments(Path(path): Segments) -> Vec<String> {
-    path.into_iter().map(|(_, value)| value).collect()
+fn segments(Path(path): Segments) -> impl Iterator<Item = String> {
+    path.into_iter().map(|(_, value)| value)
 }
 
 /// `/exec/{namespace}/{pod}[/{uid}]/{container}`.
@@ -249,21 +255,12 @@ pub(crate) async fn exec<S: ContainerAccess>(
     path: Segments,
     asked: Asked,
     request: Request,
-) -> Response {
-    let streams = match StreamOptions::from_query(&asked.query) {
-        Ok(streams) => streams,
-        Err(error) => return bad_request(error),
-    };
-    let Some(target) = container_of(segments(path)) else { return bad_request("no container") };
-    let open = async {
-        let session = sessions.open(carrier, state.idle_timeout())?;
-        let url = state.exec(&target, commands(&asked.query), streams).await?;
-        Ok::<_, StreamingError>((session, url))
-    };
-    match open.await {
-        Ok((session, url)) => join(asked, request, &url, streams, session).await,
-        Err(error) => error.into_response(),
-    }
+) -> Result<Response, StreamingError> {
+    let streams = StreamOptions::from_query(&asked.query).map_err(bad_request)?;
+    let target = container_of(path)?;
+    let session = sessions.open(carrier, state.idle_timeout())?;
+    let url = state.exec(&target, commands(&asked.query), streams).await?;
+    Ok(join(asked, request, &url, streams, session).await)
 }
 
 /// `/attach/{namespace}/{pod}[/{uid}]/{container}`.
@@ -274,20 +271,12 @@ pub(crate) async fn attach<S: ContainerAccess>(
     path: Segments,
     asked: Asked,
     request: Request,
-) -> Response {
-    let streams = match StreamOptions::from_query(&asked.query) {
-        Ok(streams) => streams,
-        Err(error) => return bad_request(error),
-    };
-    let Some(target) = container_of(segments(path)) else { return bad_request("no container") };
-    let open = async {
-        let session = sessions.open(carrier, state.idle_timeout())?;
-        Ok::<_, StreamingError>((session, state.attach(&target, streams).await?))
-    };
-    match open.await {
-        Ok((session, url)) => join(asked, request, &url, streams, session).await,
-        Err(error) => error.into_response(),
-    }
+) -> Result<Response, StreamingError> {
+    let streams = StreamOptions::from_query(&asked.query).map_err(bad_request)?;
+    let target = container_of(path)?;
+    let session = sessions.open(carrier, state.idle_timeout())?;
+    let url = state.attach(&target, streams).await?;
+    Ok(join(asked, request, &url, streams, session).await)
 }
 
 /// `/portForward/{namespace}/{pod}[/{uid}]`.
@@ -298,26 +287,20 @@ pub(crate) async fn port_forward<S: ContainerAccess>(
     path: Segments,
     asked: Asked,
     request: Request,
-) -> Response {
+) -> Result<Response, StreamingError> {
     let ports = match asked.dialect {
-        Dialect::OtherWebSocket | Dialect::Channels => match forwarded_ports(&asked.query) {
-            Ok(ports) => ports,
-            Err(error) => return bad_request(error),
-        },
+        Dialect::OtherWebSocket | Dialect::Channels => {
+            forwarded_ports(&asked.query).map_err(bad_request)?
+        }
         Dialect::Tunnel | Dialect::Other => Vec::new(),
     };
-    let Some(target) = pod_of(segments(path)) else { return bad_request("no pod") };
-    let open = async {
-        let session = sessions.open(carrier, state.idle_timeout())?;
-        Ok::<_, StreamingError>((session, state.port_forward(&target, ports).await?))
-    };
-    match open.await {
-        Ok((session, url)) if asked.dialect == Dialect::Tunnel => {
-            tunnel::tunnel(request, &url, session).await
-        }
-        Ok((session, url)) => upgrade::pass_on(request, &url, session).await,
-        Err(error) => error.into_response(),
-    }
+    let target = pod_of(path)?;
+    let session = sessions.open(carrier, state.idle_timeout())?;
+    let url = state.port_forward(&target, ports).await?;
+    Ok(match asked.dialect {
+        Dialect::Tunnel => tunnel::tunnel(request, &url, session).await,
+        _ => upgrade::pass_on(request, &url, session).await,
+    })
 }
 
 /// `/run/{namespace}/{pod}[/{uid}]/{container}`.
@@ -325,14 +308,9 @@ pub(crate) async fn run<S: ContainerAccess>(
     State(state): State<Arc<S>>,
     path: Segments,
     asked: Asked,
-) -> Response {
-    let Some(target) = container_of(segments(path)) else { return bad_request("no container") };
-    match state.run(&target, old_command(&asked.query)).await {
-        Ok(output) => {
-            ([(header::CONTENT_TYPE, "application/json")], Body::from(output)).into_response()
-        }
-        Err(error) => error.into_response(),
-    }
+) -> Result<Response, StreamingError> {
+    let output = state.run(&container_of(path)?, old_command(&asked.query)).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(output)).into_response())
 }
 
 /// `/checkpoint/{namespace}/{pod}/{container}`.
@@ -340,16 +318,13 @@ pub(crate) async fn checkpoint<S: ContainerAccess>(
     State(state): State<Arc<S>>,
     path: Segments,
     asked: Asked,
-) -> Response {
-    let Some(target) = container_of(segments(path)) else { return bad_request("no container") };
-    let Ok(timeout) = last_timeout(&asked.query) else {
-        let text = "cannot parse value of timeout parameter";
-        return StreamingError::NotFound(text.to_owned()).into_response();
-    };
-    match state.checkpoint(&target, timeout).await {
-        Ok(archive) => axum::Json(serde_json::json!({ "items": [archive] })).into_response(),
-        Err(error) => error.into_response(),
-    }
+) -> Result<Response, StreamingError> {
+    let target = container_of(path)?;
+    let timeout = last_timeout(&asked.query).map_err(|_| {
+        StreamingError::NotFound("cannot parse value of timeout parameter".to_owned())
+    })?;
+    let archive = state.checkpoint(&target, timeout).await?;
+    Ok(axum::Json(serde_json::json!({ "items": [archive] })).into_response())
 }
 
 /// Joins a caller with a command or process.
