@@ -210,6 +210,11 @@ impl Runtime {
         &self.owner.dir
     }
 
+    /// Where containerd keeps what it knows of running tasks.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir().join("private/run/containerd")
+    }
+
     /// The record by which it can be swept.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -306,7 +311,9 @@ fn containerd_config(tools: &Tools, dir: &Path) -> String {
         "root = {}\nstate = {}\n[grpc]\n  address = {}\n[ttrpc]\n  address = {}\n\
          [plugins.'io.containerd.internal.v1.opt']\n  path = {}\n",
         at("containerd/root"),
-        at("containerd/state"),
+        // Not below the cache, which may be in root's home: the users of a pod with users of its own
+        // may not pass through there to what runc mounts for them.
+        quoted(Path::new("/run/containerd")),
         at("containerd.sock"),
         at("containerd.sock.ttrpc"),
         at("containerd/opt"),

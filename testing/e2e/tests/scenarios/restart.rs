@@ -313,7 +313,7 @@ fn kill_between_sandbox_and_container(
     for attempt in 0..10 {
         let name = format!("caught-{attempt}");
         // The first sign of a sandbox is its directory in the runtime's state.
-        let state = stage.runtime().dir().join("containerd/state/io.containerd.runtime.v2.task");
+        let state = stage.runtime().state_dir().join("io.containerd.runtime.v2.task");
         let count = || {
             let entries = std::fs::read_dir(state.join("k8s.io")).into_iter().flatten();
             entries.flatten().count()
