@@ -2,7 +2,9 @@
 
 mod bench;
 mod cluster;
+mod conformance;
 mod demo;
+mod go;
 mod interrupt;
 mod lint;
 mod packages;
@@ -13,6 +15,7 @@ mod sim;
 mod test;
 mod testbed;
 mod vm;
+mod wheel;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,6 +37,13 @@ fn main() -> ExitCode {
         Some(("cluster", args)) => cluster::run(&cluster::Options {
             nodes: *args.get_one("nodes").unwrap_or(&1),
             stop: args.get_flag("stop"),
+        }),
+        Some(("conformance", args)) => conformance::run(&conformance::Options {
+            focus: args.get_one("focus").cloned(),
+            skip: args.get_one("skip").cloned(),
+            quick: args.get_flag("quick"),
+            procs: args.get_one("procs").copied(),
+            peer: args.get_one("peer").cloned(),
         }),
         Some(("lint", _)) => lint::run(),
         Some(("test", args)) => test::run(args.get_flag("no-e2e")),
@@ -87,7 +97,7 @@ fn command() -> Command {
             Command::new("setup").about("Installs and builds what the other commands need").arg(
                 Arg::new("part")
                     .num_args(0..)
-                    .value_parser(["debian", "built", "images", "lint", "cluster", "peer"])
+                    .value_parser(["debian", "built", "images", "lint", "cluster", "suite", "peer"])
                     .help("Only these parts [default: all but peer]"),
             ),
         )
@@ -108,6 +118,31 @@ fn command() -> Command {
                         .help("How many nodes [default: 1]"),
                 )
                 .arg(flag("stop", "End a cluster that runs in another terminal")),
+        )
+        .subcommand(
+            Command::new("conformance")
+                .about("Lets Kubernetes' own end-to-end tests judge our node")
+                .arg(
+                    Arg::new("focus")
+                        .long("focus")
+                        .value_name("REGEX")
+                        .help("Only these, of the whole suite [default: those that judge a node]"),
+                )
+                .arg(Arg::new("skip").long("skip").value_name("REGEX").help("None of these"))
+                .arg(
+                    flag("quick", "Only those that `cargo xtask test` repeats")
+                        .conflicts_with("focus"),
+                )
+                .arg(
+                    Arg::new("procs")
+                        .long("procs")
+                        .value_parser(value_parser!(u32).range(1..=64))
+                        .help("How many at a time [default: 8]"),
+                )
+                .arg(Arg::new("peer").long("peer").value_name("KUBELET").help(
+                    "Judge another one, too: `go` for the Go kubelet, or a path \
+                     [default: compare with what is remembered of the Go kubelet]",
+                )),
         )
         .subcommand(
             Command::new("lint")

@@ -44,6 +44,16 @@ const IMAGES: &[Package] = &[
     package("libc6-dev", &["/usr/include/stdio.h"], "links the programs in the images"),
 ];
 
+/// What the stand-ins for the images of Kubernetes' own tests are made of.
+const SUITE_IMAGES: &[Package] = &[
+    package("bash-static", &["/bin/bash-static", "/usr/bin/bash-static"], "their shell"),
+    package("curl", &["/usr/bin/curl"], "asks servers in pods"),
+    package("netcat-openbsd", &["/bin/nc.openbsd", "/usr/bin/nc.openbsd"], "asks servers in pods"),
+    package("hostname", &["/bin/hostname", "/usr/bin/hostname"], "tells a pod its name"),
+    package("libc-bin", &["/usr/bin/ldd"], "finds the libraries of these"),
+    package("util-linux", &["/usr/bin/ipcmk"], "looks at the IPC namespace of pods"),
+];
+
 /// What building the current runtime needs besides Go.
 const BUILD_RUNTIME: &[Package] = &[
     package("gcc", &["/usr/bin/cc"], "builds runc"),
@@ -79,6 +89,7 @@ const VIRTUAL_MACHINE: &[Package] = &[
 pub(crate) enum Need {
     DebianRuntime,
     Images,
+    SuiteImages,
     BuildRuntime,
     ModuleProxy,
     Pip,
@@ -91,6 +102,7 @@ impl Need {
         match self {
             Self::DebianRuntime => [COMMON, DEBIAN_RUNTIME].concat(),
             Self::Images => IMAGES.to_vec(),
+            Self::SuiteImages => SUITE_IMAGES.to_vec(),
             Self::BuildRuntime => [COMMON, BUILD_RUNTIME, MODULE_PROXY].concat(),
             Self::ModuleProxy => MODULE_PROXY.to_vec(),
             Self::Pip => PIP.to_vec(),

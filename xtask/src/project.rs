@@ -60,7 +60,12 @@ pub(crate) fn build_kubelet(profile: Profile) -> anyhow::Result<PathBuf> {
     if !status.success() {
         bail!("the kubelet does not build");
     }
+    Ok(target_dir()?.join(dir).join("kubelet"))
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
     let metadata = metadata(&["--no-deps"])?;
     let target = metadata["target_directory"].as_str().context("no target directory")?;
-    Ok(Path::new(target).join(dir).join("kubelet"))
+    Ok(PathBuf::from(target))
 }

@@ -10,7 +10,7 @@ use crate::{lint, report, testbed};
 pub(crate) fn run(mut parts: Vec<&str>) -> anyhow::Result<ExitCode> {
     let cache = Cache::from_environment()?;
     if parts.is_empty() {
-        parts = vec!["debian", "images", "built", "lint", "cluster"];
+        parts = vec!["debian", "images", "built", "lint", "cluster", "suite"];
     }
     report::heading("Setting up");
     report::say(format_args!("built tools and images are kept in {}", cache.root().display()));
@@ -23,6 +23,7 @@ pub(crate) fn run(mut parts: Vec<&str>) -> anyhow::Result<ExitCode> {
                 testbed::ensure_images(&cache).and_then(|()| packages::ensure(&[Need::Registry]))
             }
             "cluster" => testbed::ensure_control_plane(&cache).map(|_| ()),
+            "suite" => testbed::ensure_suite(&cache).map(|_| ()),
             "lint" => lint::ensure_cargo_deny(&cache).map(|_| ()),
             _ => testbed::ensure_peer(&cache).map(|_| ()),
         };

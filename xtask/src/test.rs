@@ -10,7 +10,7 @@ use rubelet_e2e::{Cache, RuntimeKind};
 use crate::lint::{self, Tally};
 use crate::packages::{self, Need};
 use crate::project::{self, Profile};
-use crate::{report, testbed};
+use crate::{conformance, report, testbed};
 
 /// Packages whose tests, other than those of their own functions, need what is not built by cargo.
 const ON_REAL_THINGS: &[&str] = &["rubelet-e2e", "rubelet-control-plane"];
@@ -48,6 +48,13 @@ pub(crate) fn run(without_e2e: bool) -> anyhow::Result<ExitCode> {
         report::say("left out, as asked");
     } else {
         tally.add(control_plane()?);
+    }
+
+    report::heading("Kubernetes' own tests");
+    if without_e2e {
+        report::say("left out, as asked");
+    } else {
+        tally.add(official()?);
     }
 
     println!();
@@ -110,6 +117,18 @@ fn control_plane() -> anyhow::Result<Tally> {
         tally.add(count(&mut command)?);
     }
     Ok(tally)
+}
+
+/// The quick ones of Kubernetes' own tests.
+fn official() -> anyhow::Result<Tally> {
+    if !rustix::process::geteuid().is_root() {
+        report::say("containers need root: run this as root to see these tests, too");
+        return Ok(Tally { skipped: 1, ..Tally::default() });
+    }
+    Ok(conformance::quick(&project::build_kubelet(Profile::Debug)?).unwrap_or_else(|error| {
+        report::say(format_args!("{error:#}"));
+        Tally { failed: 1, ..Tally::default() }
+    }))
 }
 
 /// Runs `cargo test`, passes on what it writes, and adds up its closing lines.

