@@ -28,9 +28,12 @@ const NGINX: &[&str] = &[
     "registry.k8s.io/e2e-test-images/nginx:1.15-4",
 ];
 const IPC: &[&str] = &["registry.k8s.io/e2e-test-images/ipc-utils:1.4"];
+/// The real one. What else it carries is glibc and a `hostname` that uses it, which is all that the last
+/// of its names is asked for.
 const AGNHOST: &[&str] = &[
     "registry.k8s.io/e2e-test-images/agnhost:2.63.0",
     "registry.k8s.io/e2e-test-images/agnhost:2.55",
+    "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0",
 ];
 
 const NGINX_PAGE: &str = "<title>Welcome to nginx!</title>\n";

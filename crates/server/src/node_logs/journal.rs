@@ -58,7 +58,9 @@ async fn collect(
 ) {
     let known = units().await;
     let (in_journal, in_files): (Vec<String>, Vec<String>) =
-        services.into_iter().partition(|name| known.contains(&format!("{name}.service")));
+        services.into_iter().partition(|name| {
+            known.lines().any(|unit| unit.strip_suffix(".service") == Some(name.as_str()))
+        });
     if !in_journal.is_empty() {
         journal(&options.arguments(&in_journal), &to).await;
     }
