@@ -41,7 +41,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::PodObjects;
-use crate::image_volumes::refuse_image_volumes;
 use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
@@ -387,10 +386,6 @@ impl Executor {
         let volumes = self.volumes_of(pod);
         let image_volumes =
             self.ensure_image_volumes(order, &spec, &volumes, &sandbox_config, cancel).await?;
-        if !image_volumes.is_empty() {
-            refuse_image_volumes(&self.runtime_name, &self.runtime_version)
-                .map_err(|message| self.config_failed(order, &spec, message))?;
-        }
         let image = spec.container.image.as_deref().unwrap_or_default();
         let policy = spec.container.image_pull_policy.as_deref().unwrap_or_default();
         let image =
@@ -473,7 +468,8 @@ impl Executor {
             .map_err(failed)
     }
 
-    fn config_failed(
+    /// The outcome of a start whose configuration cannot be made, of which an event tells.
+    pub(crate) fn config_failed(
         &self,
         order: &ActionOrder,
         spec: &rubelet_types::ContainerSpec<'_>,

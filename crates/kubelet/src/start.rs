@@ -240,18 +240,8 @@ async fn serve(
         }
         _ => None,
     };
-    servers::serve_api(
-        effective,
-        &node,
-        clock,
-        stop,
-        tasks,
-        state,
-        health.checks(),
-        access,
-        signed,
-    )
-    .await?;
+    let parts = servers::ApiParts { state, checks: health.checks(), access, signed };
+    servers::serve_api(effective, &node, stop, tasks, parts).await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
     let live = kubelet.run(stop.clone());
     match certificate_kept {
