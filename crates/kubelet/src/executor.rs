@@ -641,18 +641,20 @@ impl Executor {
     }
 
     /// Keeps a changed status for the next run of the kubelet, unless the API server does. A manifest
-    /// that was removed and comes back begins anew: what its removal came to is not kept.
+    /// that was removed and comes back begins anew, and whether a pod fits is asked anew by each
+    /// kubelet: what a removal or a refusal came to is not kept.
     fn save_status(&self, report: &PodReport<'_>, outcome: &SetOutcome) {
-        let is_leaving = matches!(
-            report.stage,
-            Stage::Terminating { cause: StopCause::Deleted, .. }
-                | Stage::Terminated { cause: StopCause::Deleted, .. }
-                | Stage::Finished { cause: StopCause::Deleted }
-        );
+        let cause = match report.stage {
+            Stage::Waiting | Stage::Syncing => None,
+            Stage::Terminating { cause, .. }
+            | Stage::Terminated { cause, .. }
+            | Stage::Finished { cause } => Some(cause),
+        };
+        let begins_anew = matches!(cause, Some(StopCause::Deleted | StopCause::Disrupted(_)));
         let uid = &report.pod_ref.uid;
         if matches!(outcome, SetOutcome::Changed { .. })
             && is_static_pod(report.pod)
-            && !is_leaving
+            && !begins_anew
             && let Some(known) = self.statuses.status(uid)
         {
             self.status_store.save(uid, &known.status);
