@@ -41,7 +41,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::PodObjects;
-use crate::image_volumes::refuse_image_volumes;
 use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
@@ -387,10 +386,6 @@ impl Executor {
         let volumes = self.volumes_of(pod);
         let image_volumes =
             self.ensure_image_volumes(order, &spec, &volumes, &sandbox_config, cancel).await?;
-        if !image_volumes.is_empty() {
-            refuse_image_volumes(&self.runtime_name, &self.runtime_version)
-                .map_err(|message| self.config_failed(order, &spec, message))?;
-        }
         let image = spec.container.image.as_deref().unwrap_or_default();
         let policy = spec.container.image_pull_policy.as_deref().unwrap_or_default();
         let image =
@@ -473,7 +468,8 @@ impl Executor {
             .map_err(failed)
     }
 
-    fn config_failed(
+    /// The outcome of a start whose configuration cannot be made, of which an event tells.
+    pub(crate) fn config_failed(
         &self,
         order: &ActionOrder,
         spec: &rubelet_types::ContainerSpec<'_>,
@@ -645,18 +641,20 @@ impl Executor {
     }
 
     /// Keeps a changed status for the next run of the kubelet, unless the API server does. A manifest
-    /// that was removed and comes back begins anew: what its removal came to is not kept.
+    /// that was removed and comes back begins anew, and whether a pod fits is asked anew by each
+    /// kubelet: what a removal or a refusal came to is not kept.
     fn save_status(&self, report: &PodReport<'_>, outcome: &SetOutcome) {
-        let is_leaving = matches!(
-            report.stage,
-            Stage::Terminating { cause: StopCause::Deleted, .. }
-                | Stage::Terminated { cause: StopCause::Deleted, .. }
-                | Stage::Finished { cause: StopCause::Deleted }
-        );
+        let cause = match report.stage {
+            Stage::Waiting | Stage::Syncing => None,
+            Stage::Terminating { cause, .. }
+            | Stage::Terminated { cause, .. }
+            | Stage::Finished { cause } => Some(cause),
+        };
+        let begins_anew = matches!(cause, Some(StopCause::Deleted | StopCause::Disrupted(_)));
         let uid = &report.pod_ref.uid;
         if matches!(outcome, SetOutcome::Changed { .. })
             && is_static_pod(report.pod)
-            && !is_leaving
+            && !begins_anew
             && let Some(known) = self.statuses.status(uid)
         {
             self.status_store.save(uid, &known.status);

@@ -19,7 +19,7 @@ const CONTAINERD_THAT_CAN: (u64, u64) = (2, 1);
 
 /// Says why the runtime cannot mount images, if that is known. A runtime that CRI does not let one ask
 /// is asked by trying.
-pub(crate) fn refuse_image_volumes(name: &str, version: &str) -> Result<(), String> {
+fn refuse_image_volumes(name: &str, version: &str) -> Result<(), String> {
     let mut numbers = version.trim_start_matches('v').split(['.', '-', '~', '+']);
     let mut next = || numbers.next().and_then(|number| number.parse::<u64>().ok());
     match (name, next().zip(next())) {
@@ -35,7 +35,8 @@ impl Executor {
     /// Has the images pulled whose volumes the container mounts; returns them by volume.
     ///
     /// # Errors
-    /// With the outcome of the container's start: it waits for the same reasons as for its own image.
+    /// With the outcome of the container's start: it waits for the same reasons as for its own image,
+    /// or the runtime cannot mount images.
     pub(crate) async fn ensure_image_volumes(
         &self,
         order: &ActionOrder,
@@ -50,6 +51,9 @@ impl Executor {
             if images.contains_key(&mount.name) {
                 continue;
             }
+            // Before anything is pulled for it.
+            refuse_image_volumes(&self.runtime_name, &self.runtime_version)
+                .map_err(|message| self.config_failed(order, spec, message))?;
             let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
             let image = self.ensure_image(order, spec, wanted, sandbox_config, cancel).await?;
             let mounted = ImageMount {

@@ -18,6 +18,7 @@ mod containers;
 mod credentials;
 mod executor;
 mod image_volumes;
+mod iptables;
 mod logging;
 mod mounts;
 mod node;

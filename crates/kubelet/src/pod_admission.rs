@@ -32,22 +32,22 @@ const LEAST_WAIT: Duration = Duration::from_secs(10);
 const PREEMPTING: &str = "Preempting";
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
-/// The Node object of this node, as the API server has it.
+/// The Node object of this node.
 pub(crate) trait NodeObject: Send + Sync {
-    /// As it was last seen; `None` while there is none, and always without an API server.
-    fn last_seen(&self) -> Option<Arc<Node>>;
+    /// As it was last seen at the API server; as it would be created, while there is none.
+    fn last_seen(&self) -> Arc<Node>;
 
     /// Reads it anew; `None` if that fails.
     fn read(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Node>>> + Send + '_>>;
 }
 
-/// A node without an API server has no object.
+/// A node without an API server goes by the object that it would create.
 #[derive(Debug)]
-pub(crate) struct NoNodeObject;
+pub(crate) struct OwnNode(pub(crate) Arc<Node>);
 
-impl NodeObject for NoNodeObject {
-    fn last_seen(&self) -> Option<Arc<Node>> {
-        None
+impl NodeObject for OwnNode {
+    fn last_seen(&self) -> Arc<Node> {
+        Arc::clone(&self.0)
     }
 
     fn read(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Node>>> + Send + '_>> {
@@ -135,7 +135,7 @@ impl PodAdmission {
             return None;
         }
         let node = self.node.last_seen();
-        match self.decide(&mut leaving, &uid, node.as_deref(), started_at, true) {
+        match self.decide(&mut leaving, &uid, &node, started_at, true) {
             Next::Settled => None,
             next => Some(self.clone().settle(uid, started_at, next)),
         }
@@ -206,7 +206,7 @@ impl PodAdmission {
         &self,
         leaving: &mut HashSet<PodUid>,
         uid: &PodUid,
-        node: Option<&Node>,
+        node: &Node,
         started_at: Option<Timestamp>,
         may_read_node: bool,
     ) -> Next {
@@ -231,7 +231,7 @@ impl PodAdmission {
         &self,
         leaving: &HashSet<PodUid>,
         pod: &Pod,
-        node: Option<&Node>,
+        node: &Node,
     ) -> Result<Verdict, Rejection> {
         let manager = &self.executor.container_manager;
         let allocatable =
@@ -328,9 +328,9 @@ impl PodAdmission {
         let next = match next {
             Next::ReadNode => {
                 let read = tokio::time::timeout(NODE_READ_LIMIT, self.node.read()).await;
-                let node = read.ok().flatten().or_else(|| self.node.last_seen());
+                let node = read.ok().flatten().unwrap_or_else(|| self.node.last_seen());
                 let mut leaving = self.deciding();
-                self.decide(&mut leaving, &uid, node.as_deref(), started_at, false)
+                self.decide(&mut leaving, &uid, &node, started_at, false)
             }
             next => next,
         };

@@ -11,7 +11,6 @@ use rubelet_server::{
     Access, BoundListener, DebugRoutes, Endpoints, HealthChecks, HealthzServer, KubeletServer,
     MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
-use rubelet_types::Clock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -65,20 +64,28 @@ fn endpoints(effective: &Effective) -> Endpoints {
     }
 }
 
-/// Opens the API's ports. `signed` is the certificate to show there, if the cluster signs it.
-#[allow(clippy::too_many_arguments)] // Each is a part of the start, and there is one caller.
+/// What stands behind the API's ports.
+pub(crate) struct ApiParts {
+    /// What they tell of.
+    pub(crate) state: Arc<ServerState>,
+    /// Whether the kubelet is well.
+    pub(crate) checks: HealthChecks,
+    /// Who may ask.
+    pub(crate) access: Access,
+    /// The certificate to show, if the cluster signs it.
+    pub(crate) signed: Option<SignedServing>,
+}
+
+/// Opens the API's ports.
 pub(crate) async fn serve_api(
     effective: &Effective,
     node: &Node,
-    clock: &Clock,
     stop: &CancellationToken,
     tasks: &TaskTracker,
-    state: Arc<ServerState>,
-    checks: HealthChecks,
-    access: Access,
-    signed: Option<SignedServing>,
+    parts: ApiParts,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
+    let ApiParts { state, checks, access, signed } = parts;
     if config.enable_server {
         let listener = BoundListener::bind(socket(&config.address, config.port)?)
             .await
@@ -102,7 +109,7 @@ pub(crate) async fn serve_api(
             cipher_suites: config.tls_cipher_suites.clone(),
             client_ca_file: path(&config.authentication.x509.client_ca_file),
         };
-        let now = clock.now();
+        let now = state.clock.now();
         let tls = tokio::task::spawn_blocking(move || ServingTls::load(options, now)).await??;
         if let Some(signed) = signed {
             tasks.spawn(signed.keep(tls.reload_handle(), stop.clone()));

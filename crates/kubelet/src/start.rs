@@ -28,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::access_settings;
 use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
+use crate::iptables::keep_iptables_chains;
 use crate::logging::{self, LogHandle};
 use crate::node::Node;
 use crate::server_state::ServerState;
@@ -240,19 +241,12 @@ async fn serve(
         }
         _ => None,
     };
-    servers::serve_api(
-        effective,
-        &node,
-        clock,
-        stop,
-        tasks,
-        state,
-        health.checks(),
-        access,
-        signed,
-    )
-    .await?;
+    let parts = servers::ApiParts { state, checks: health.checks(), access, signed };
+    servers::serve_api(effective, &node, stop, tasks, parts).await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
+    if config.make_iptables_util_chains {
+        tasks.spawn(until_stopped(stop.clone(), keep_iptables_chains()));
+    }
     let live = kubelet.run(stop.clone());
     match certificate_kept {
         Some(certificate_kept) => tokio::select! {

@@ -125,8 +125,7 @@ impl SyncHandler for KubeletHandler {
     }
 
     async fn handle_pod_cleanups(&self) {
-        // The mirror of a static pod that has left its source goes once the pod has ended.
-        self.mirrors.review();
+        self.mirrors.all_sources_heard();
         let runtime_pods = self.pleg.pods();
         let mut orphans = self.orphans.lock().await;
         orphans.retain(|uid, _| runtime_pods.contains_key(uid));

@@ -19,7 +19,7 @@ use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_event_recorder::EventSender;
 use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
-use rubelet_node_status::NodeHandle;
+use rubelet_node_status::{NodeHandle, node_without_status};
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
 use rubelet_pod_runtime::{PodRuntime, UserNamespaces};
 use rubelet_pod_sources::{
@@ -42,7 +42,7 @@ use crate::cluster::{Cluster, ClusterLoops, ClusterParts, ClusterSettings};
 use crate::container_logs::{KubeletLogs, running_containers};
 use crate::executor::{Executor, RuntimeExec};
 use crate::node::{HostIps, Node};
-use crate::pod_admission::{NoNodeObject, PodAdmission};
+use crate::pod_admission::{OwnNode, PodAdmission};
 use crate::pods::DesiredPods;
 use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::settings;
@@ -280,6 +280,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         parts.started,
     );
     let desired = Arc::new(DesiredPods::default());
+    let own_node = Arc::new(node_without_status(&settings::node_status(effective, &node.name)));
     let pod_logs = paths.pod_logs().to_owned();
     let mirrors = Arc::new(MirrorPods::default());
     let cluster = parts.cluster.map(|cluster| {
@@ -362,7 +363,10 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         workers.clone(),
         desired.clone(),
         pleg.handle(),
-        cluster.as_ref().map_or_else(|| Arc::new(NoNodeObject) as _, Cluster::node_object),
+        match &cluster {
+            Some(cluster) => cluster.node_object(own_node),
+            None => Arc::new(OwnNode(own_node)),
+        },
         config.allowed_unsafe_sysctls.clone(),
     ));
     let handler = Arc::new(KubeletHandler {

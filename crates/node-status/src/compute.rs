@@ -54,6 +54,11 @@ pub fn build_initial_node(
     facts: &NodeFacts,
     now: Timestamp,
 ) -> ComputedNode {
+    compute_node(&node_without_status(settings), settings, facts, now)
+}
+
+/// The Node to create, as far as configuration says what it is.
+pub fn node_without_status(settings: &NodeSettings) -> Node {
     let mut labels: BTreeMap<String, String> = [
         (HOSTNAME, settings.name.as_str()),
         (OS, LINUX),
@@ -76,7 +81,7 @@ pub fn build_initial_node(
     let annotations = settings
         .controller_attach_detach
         .then(|| [(CONTROLLER_ATTACH_DETACH.to_owned(), "true".to_owned())].into());
-    let bare = Node {
+    Node {
         metadata: ObjectMeta {
             name: Some(settings.name.clone()),
             labels: Some(labels),
@@ -89,8 +94,7 @@ pub fn build_initial_node(
             ..NodeSpec::default()
         }),
         status: None,
-    };
-    compute_node(&bare, settings, facts, now)
+    }
 }
 
 /// The Node as it should be now, from the Node as it is: its status, the labels for operating system

@@ -50,7 +50,9 @@ pub use addresses::{
 };
 pub use api::{NodeApi, NodeApiError, NodeApiErrorKind};
 pub use api_server::ApiServerNodes;
-pub use compute::{ComputedNode, build_initial_node, compute_node, compute_node_status};
+pub use compute::{
+    ComputedNode, build_initial_node, compute_node, compute_node_status, node_without_status,
+};
 pub use declared_features::declared_features;
 pub use diff::{diff_needs_write, node_status_patch};
 pub use facts::{

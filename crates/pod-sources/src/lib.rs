@@ -34,7 +34,8 @@ pub mod validation;
 pub use api_references::find_api_reference;
 pub use config::{PodChanges, PodConfig, PodSourceHandle, PodSourceSettings};
 pub use mirror::{
-    MirrorAction, MirrorOwner, MirrorPods, MirrorPort, keep_mirror_pods, plan_mirror_pods,
+    MirrorAction, MirrorOwner, MirrorPlan, MirrorPods, MirrorPort, WithoutPod, keep_mirror_pods,
+    plan_mirror_pods,
 };
 pub use mux::{DuplicatePod, MuxOutcome, PodChange, PodConfigMux, PodOperation, PodSource};
 pub use source::{InvalidManifestUrl, watch_api_pods};

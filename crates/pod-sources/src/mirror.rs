@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use tokio::time::Instant;
 
 /// Everything is compared again after this, whatever was noticed.
 const REVIEW_PERIOD: Duration = Duration::from_secs(60);
+/// While a mirror waits for the end of its pod, it is looked whether that has come after this.
+const ENDING_PERIOD: Duration = Duration::from_secs(2);
 /// What was asked of the API server shows in its watch; if not, it is asked again after this.
 const SETTLE: Duration = Duration::from_secs(5);
 /// First and longest wait after a request that failed.
@@ -49,36 +52,62 @@ impl MirrorAction {
     }
 }
 
+/// What becomes of a mirror whose static pod is in no source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutPod {
+    /// Not all sources have been heard: one of them may have the pod.
+    IsKept,
+    /// The pod is being stopped, and its last status is still to be told.
+    AwaitsItsEnd,
+    /// It goes.
+    Goes,
+}
+
+/// What is to be done about mirror pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MirrorPlan {
+    /// At the API server, now.
+    pub actions: Vec<MirrorAction>,
+    /// Some go when their pods have ended.
+    pub awaits_an_end: bool,
+}
+
 /// What is to be done so that each of `static_pods` has its mirror among `mirrors`, and no other
 /// mirror is left. Without an `owner` (no node object, or one that is being deleted) none is
-/// created. The mirror of a pod that has left its source stays while `is_ending` says that the pod
-/// is being stopped: its last status is still to be told.
+/// created. What becomes of one whose pod has left its source says `without_pod`.
 pub fn plan_mirror_pods(
     static_pods: &[Arc<Pod>],
     mirrors: &[Arc<Pod>],
     owner: Option<&MirrorOwner>,
-    is_ending: impl Fn(&PodFullName) -> bool,
-) -> Vec<MirrorAction> {
+    without_pod: impl Fn(&PodFullName) -> WithoutPod,
+) -> MirrorPlan {
     let mut unclaimed: HashMap<PodFullName, &Arc<Pod>> =
         mirrors.iter().map(|mirror| (pod_ref(mirror).full_name(), mirror)).collect();
-    let mut plan = Vec::new();
+    let mut plan = MirrorPlan::default();
+    let actions = &mut plan.actions;
     for pod in static_pods {
         match unclaimed.remove(&pod_ref(pod).full_name()) {
             Some(mirror) if is_mirror_of(mirror, pod) => {}
             // Its successor is created once it is gone.
-            Some(mirror) => plan.push(MirrorAction::Delete(pod_ref(mirror))),
+            Some(mirror) => actions.push(MirrorAction::Delete(pod_ref(mirror))),
             None => {
-                plan.extend(
+                actions.extend(
                     owner.and_then(|owner| mirror_pod(pod, owner)).map(MirrorAction::Create),
                 );
             }
         }
     }
-    let orphans = mirrors.iter().map(|mirror| pod_ref(mirror)).filter(|mirror| {
+    for mirror in mirrors.iter().map(|mirror| pod_ref(mirror)) {
         let name = mirror.full_name();
-        unclaimed.contains_key(&name) && !is_ending(&name)
-    });
-    plan.extend(orphans.map(MirrorAction::Delete));
+        if !unclaimed.contains_key(&name) {
+            continue;
+        }
+        match without_pod(&name) {
+            WithoutPod::IsKept => {}
+            WithoutPod::AwaitsItsEnd => plan.awaits_an_end = true,
+            WithoutPod::Goes => plan.actions.push(MirrorAction::Delete(mirror)),
+        }
+    }
     plan
 }
 
@@ -118,6 +147,7 @@ fn mirror_pod(pod: &Pod, owner: &MirrorOwner) -> Option<Box<Pod>> {
 #[derive(Debug, Default)]
 pub struct MirrorPods {
     by_name: Mutex<HashMap<PodFullName, Arc<Pod>>>,
+    all_sources_heard: AtomicBool,
     changed: Notify,
 }
 
@@ -156,6 +186,14 @@ impl MirrorPods {
         mirrors
     }
 
+    /// Every source has told which pods there are: a mirror without a pod among them may go. Costs
+    /// nothing to say again.
+    pub fn all_sources_heard(&self) {
+        if !self.all_sources_heard.swap(true, Ordering::Relaxed) {
+            self.changed.notify_one();
+        }
+    }
+
     /// Static pods or the node have changed: everything is compared again.
     pub fn review(&self) {
         self.changed.notify_one();
@@ -192,15 +230,22 @@ struct Hold {
 pub async fn keep_mirror_pods(mirrors: &MirrorPods, port: &impl MirrorPort) {
     let mut holds: HashMap<PodFullName, (MirrorAction, Hold)> = HashMap::new();
     loop {
+        let all_sources_heard = mirrors.all_sources_heard.load(Ordering::Relaxed);
         let plan =
             plan_mirror_pods(&port.static_pods(), &mirrors.all(), port.owner().as_ref(), |name| {
-                port.is_ending(name)
+                match all_sources_heard {
+                    false => WithoutPod::IsKept,
+                    true if port.is_ending(name) => WithoutPod::AwaitsItsEnd,
+                    true => WithoutPod::Goes,
+                }
             });
         // Something else is due for that name: what held it back is over.
         holds.retain(|name, (held, _)| {
-            plan.iter().any(|action| action.full_name() == *name && same_kind(action, held))
+            let mut due = plan.actions.iter();
+            due.any(|action| action.full_name() == *name && same_kind(action, held))
         });
-        for action in plan {
+        let period = if plan.awaits_an_end { ENDING_PERIOD } else { REVIEW_PERIOD };
+        for action in plan.actions {
             let name = action.full_name();
             let now = Instant::now();
             let before = holds.get(&name).map(|(_, hold)| *hold);
@@ -218,7 +263,7 @@ pub async fn keep_mirror_pods(mirrors: &MirrorPods, port: &impl MirrorPort) {
             holds.insert(name, (action, hold));
         }
         let next = holds.values().map(|(_, hold)| hold.until).min();
-        let review = Instant::now() + REVIEW_PERIOD;
+        let review = Instant::now() + period;
         tokio::select! {
             () = mirrors.changed.notified() => {}
             () = tokio::time::sleep_until(next.map_or(review, |next| next.min(review))) => {}

@@ -9,6 +9,27 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use tracing::warn;
 
 use crate::access::User;
+use crate::tls::ServingTls;
+
+/// The certificate that somebody showed when he connected.
+#[derive(Clone, Debug)]
+pub(crate) struct ShownCertificate {
+    chain: Arc<[CertificateDer<'static>]>,
+    tls: Arc<ServingTls>,
+}
+
+impl ShownCertificate {
+    /// `chain` is his certificate, and those that lead to its issuer.
+    pub(crate) fn new(chain: &[CertificateDer<'static>], tls: &Arc<ServingTls>) -> Self {
+        Self { chain: chain.into(), tls: Arc::clone(tls) }
+    }
+
+    /// Whom it names, if it is to be believed now. Connections last: meanwhile it may expire, and its
+    /// issuer may be believed no longer, so each request asks, as upstream.
+    pub(crate) fn user(&self) -> Option<User> {
+        self.tls.current().user(&self.chain)
+    }
+}
 
 /// Lets everybody through who holds the key of the certificate he shows. Whether its issuer is
 /// believed is asked by [`ClientAuthorities::user`]: who is not answered 401, as by the Go kubelet,

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
+use crate::client_certificates::ShownCertificate;
 use crate::routes::Peer;
 use crate::streaming::Carrier;
 use crate::tls::ServingTls;
@@ -159,9 +160,10 @@ impl Connection {
         match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let (_, session) = stream.get_ref();
-                let user = session.peer_certificates().and_then(|chain| current.user(chain));
+                let chain = session.peer_certificates();
+                let shown = chain.map(|chain| ShownCertificate::new(chain, tls));
                 let http2 = session.alpn_protocol() == Some(b"h2");
-                self.speak(stream, Peer(user.map(Arc::new)), http2).await;
+                self.speak(stream, Peer(shown), http2).await;
             }
             Ok(Err(_)) if !has_certificate => warn!(
                 peer = %self.peer,

@@ -16,6 +16,8 @@ use futures_util::future::BoxFuture;
 use http::{StatusCode, header};
 use jiff::Timestamp;
 
+use crate::routes::method_not_allowed;
+
 const ROUTE: &str = "/containerLogs/{namespace}/{pod}/{container}";
 
 /// Which log is asked for.
@@ -116,7 +118,7 @@ pub trait ContainerLogs: Send + Sync + 'static {
 }
 
 pub(crate) fn routes(logs: Arc<dyn ContainerLogs>) -> Router {
-    Router::new().route(ROUTE, get(serve)).with_state(logs)
+    Router::new().route(ROUTE, get(serve).head(method_not_allowed)).with_state(logs)
 }
 
 async fn serve(

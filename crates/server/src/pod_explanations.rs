@@ -11,6 +11,8 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::Value;
 
+use crate::routes::method_not_allowed;
+
 /// All that is known of a pod, for programs and for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodExplanation {
@@ -27,7 +29,9 @@ pub trait PodExplanations: Send + Sync + 'static {
 }
 
 pub(crate) fn routes(pods: Arc<dyn PodExplanations>) -> Router {
-    Router::new().route("/debug/pods/{namespace}/{name}", get(serve)).with_state(pods)
+    Router::new()
+        .route("/debug/pods/{namespace}/{name}", get(serve).head(method_not_allowed))
+        .with_state(pods)
 }
 
 /// `?format=text` and `?format=json` decide, else whether a text is what `Accept` asks for first.

@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
-use crate::access::{Access, Refusal, Subresources, User};
+use crate::access::{Access, Refusal, Subresources};
+use crate::client_certificates::ShownCertificate;
 use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
 use crate::state::{Endpoints, KubeletState};
@@ -27,8 +28,8 @@ pub(crate) fn healthz_routes(checks: &HealthChecks) -> Router {
 /// The read-only port.
 pub(crate) fn read_only_routes<S: KubeletState>(state: Arc<S>, checks: &HealthChecks) -> Router {
     Router::new()
-        .route("/pods", get(pods::<S>))
-        .route("/pods/", get(pods::<S>))
+        .route("/pods", get(pods::<S>).head(method_not_allowed))
+        .route("/pods/", get(pods::<S>).head(method_not_allowed))
         .merge(checks.routes())
         .fallback(not_found)
         .with_state(state)
@@ -54,14 +55,15 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         Self { router, access, paths: BTreeSet::new() }
     }
 
-    /// Adds a route under each of `paths`.
+    /// Adds a route under each of `paths`. HEAD is no kind of GET there, as upstream.
     fn on<const N: usize>(
         self,
         paths: [&str; N],
         subresources: Subresources,
         methods: MethodRouter<Arc<S>>,
     ) -> Self {
-        self.on_any(paths, subresources, methods.fallback(method_not_allowed))
+        let methods = methods.head(method_not_allowed).fallback(method_not_allowed);
+        self.on_any(paths, subresources, methods)
     }
 
     /// Adds a route that has an answer to all methods.
@@ -173,7 +175,7 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
         .on([&attach, &attach_uid], PROXY, attach_methods)
         .on(forward, PROXY, forward_methods)
         .on([&run, &run_uid], PROXY, post(streaming::run::<S>))
-        .on(["/configz"], &["configz", "proxy"], get(configz::<S>))
+        .on_any(["/configz"], &["configz", "proxy"], any(configz::<S>))
         .on(["/runningpods", "/runningpods/"], &["pods", "proxy"], get(running_pods::<S>));
     let routes = if endpoints.system_logs {
         let may_query = endpoints.system_log_query;
@@ -194,13 +196,13 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
         let disabled = (StatusCode::METHOD_NOT_ALLOWED, "flags endpoint is disabled.\n");
         routes.on_any(["/debug/flags/v"], PROXY, any(async move || disabled))
     };
-    let routes = routes.on(["/flagz"], &["configz"], get(flagz::<S>));
+    let routes = routes.on_any(["/flagz"], &["configz"], any(flagz::<S>));
     // The last, so that it knows of all others.
     let paths: Arc<[String]> = routes.paths.iter().cloned().collect();
-    let statusz = get(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
+    let statusz = any(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
         zpages::statusz(&state.about(), &paths, &headers)
     });
-    routes.on(["/statusz"], &["statusz"], statusz)
+    routes.on_any(["/statusz"], &["statusz"], statusz)
 }
 
 async fn flagz<S: KubeletState>(State(state): State<Arc<S>>, headers: HeaderMap) -> Response {
@@ -223,7 +225,7 @@ async fn node_log(path: Option<Path<String>>, uri: Uri, may_query: bool) -> Resp
 
 /// Who is at the other end of a connection, as far as its client certificate tells.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Peer(pub(crate) Option<Arc<User>>);
+pub(crate) struct Peer(pub(crate) Option<ShownCertificate>);
 
 /// What stands before a route.
 #[derive(Clone, Debug)]
@@ -240,8 +242,9 @@ async fn admit(
     next: Next,
 ) -> Response {
     let method = request.method().clone();
+    let certificate = peer.0.as_ref().and_then(ShownCertificate::user);
     let headers = request.headers_mut();
-    match guard.access.decide(peer.0.as_deref(), &method, guard.subresources, headers).await {
+    match guard.access.decide(certificate, &method, guard.subresources, headers).await {
         Ok(_user) => next.run(request).await,
         Err(Refusal::Unauthorized) => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
         Err(Refusal::Forbidden(text)) => (StatusCode::FORBIDDEN, text).into_response(),
@@ -259,7 +262,8 @@ async fn log_verbosity<S: KubeletState>(State(state): State<Arc<S>>, body: Strin
     format!("successfully set klog.logging.verbosity to {verbosity}").into_response()
 }
 
-async fn method_not_allowed() -> (StatusCode, &'static str) {
+/// The answer to a method that a route does not have.
+pub(crate) async fn method_not_allowed() -> (StatusCode, &'static str) {
     (StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
 }
 

@@ -23,7 +23,7 @@ use rubelet_server::{
     About, Access, AccessSettings, Authorization, BoundListener, CERTIFICATE_FILE, ContainerAccess,
     ContainerTarget, Endpoints, HealthChecks, HealthzServer, KEY_FILE, KubeletServer, KubeletState,
     MinTlsVersion, PodTarget, ReadOnlyServer, ServingTls, StateError, StreamOptions,
-    StreamingError, TlsFiles, TlsOptions,
+    StreamingError, TlsFiles, TlsOptions, TlsReload,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -277,6 +277,7 @@ struct Secure {
     server: Running,
     authority: CertifiedIssuer<'static, KeyPair>,
     directory: tempfile::TempDir,
+    changed: TlsReload,
 }
 
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
@@ -307,13 +308,14 @@ impl Secure {
         };
         #[allow(clippy::disallowed_methods)] // Certificates are checked against the real clock.
         let tls = ServingTls::load(options, Timestamp::now()).unwrap();
+        let changed = tls.reload_handle();
         let access = access(anonymous);
         let checks = HealthChecks::ping().with("log", || Ok(()));
         let server = Running::start(|listener, stop| {
             KubeletServer::new(state, checks, access, ALL, tls).run(listener, stop)
         })
         .await;
-        Self { server, authority, directory }
+        Self { server, authority, directory, changed }
     }
 
     async fn connect(&self, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
@@ -428,6 +430,24 @@ async fn a_certificate_of_another_authority_counts_for_nothing() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_believed_no_longer_than_its_authority() {
+    let secure = Secure::start(false).await;
+    let stream = TokioIo::new(secure.connect(secure.alice()).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    let _connection = tokio::spawn(connection);
+    let mut ask = async || {
+        let response = sender.send_request(request(Method::GET, "/pods")).await.unwrap();
+        read(response).await.0
+    };
+    assert_eq!(ask().await, StatusCode::OK);
+    std::fs::write(secure.directory.path().join("ca.crt"), authority("clients").pem()).unwrap();
+    secure.changed.reload();
+    // The connection stays, and whoever is behind it is nobody any more.
+    let is_nobody = async { while ask().await != StatusCode::UNAUTHORIZED {} };
+    timeout(PATIENCE, is_nobody).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_minimum_version_is_kept() {
     for (min_version, succeeds) in [(MinTlsVersion::Tls12, true), (MinTlsVersion::Tls13, false)] {
         let secure = Secure::start_with(node(), true, min_version).await;
@@ -460,13 +480,14 @@ async fn without_a_certificate_nobody_gets_in_until_there_is_one() {
     let made = tempfile::tempdir().unwrap();
     let at = made.path().to_owned();
     load(TlsFiles::SelfSigned { directory: at, hostname: "node-1".to_owned() });
-    let secure = Secure { server, authority: authority("clients"), directory: made };
+    let authority = authority("clients");
+    let secure = Secure { server, authority, directory: made, changed };
     assert!(secure.connect(secure.stranger()).await.is_err());
 
     for name in [CERTIFICATE_FILE, KEY_FILE] {
         std::fs::copy(secure.directory.path().join(name), file(name)).unwrap();
     }
-    changed.reload();
+    secure.changed.reload();
     let comes = async {
         while secure.connect(secure.stranger()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;

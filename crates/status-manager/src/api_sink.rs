@@ -1,5 +1,6 @@
 //! Statuses of pods on their way to the API server.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error;
 use std::future::Future;
@@ -108,9 +109,11 @@ impl<A: PodStatusApi> StatusSink for ApiStatusSink<A> {
             return Ok(WriteOutcome::Written);
         };
         let reference = pod_ref(&object);
-        if let Some(patch) =
-            status_patch(reference.uid.as_str(), status_of(&object), &status.status)
-        {
+        let patch = {
+            let shown = shown_status(&object, &status.status);
+            status_patch(reference.uid.as_str(), &shown, &status.status)
+        };
+        if let Some(patch) = patch {
             let Some(patched) = self.api.patch_status(&reference, &patch).await? else {
                 return Ok(WriteOutcome::Written);
             };
@@ -143,9 +146,8 @@ impl<A: PodStatusApi> StatusSink for ApiStatusSink<A> {
         if seen.agreed == Some((status.version, version)) {
             return false;
         }
-        let drifted =
-            status_patch(pod_ref(&object).uid.as_str(), status_of(&object), &status.status)
-                .is_some();
+        let shown = shown_status(&object, &status.status);
+        let drifted = status_patch(pod_ref(&object).uid.as_str(), &shown, &status.status).is_some();
         if !drifted {
             self.seen().entry(uid.clone()).or_default().agreed = Some((status.version, version));
         }
@@ -153,9 +155,16 @@ impl<A: PodStatusApi> StatusSink for ApiStatusSink<A> {
     }
 }
 
-fn status_of(object: &Pod) -> &PodStatus {
+/// What the object shows, as far as `ours` goes by it. The end that a mirror pod shows binds nobody:
+/// a static pod that a kubelet refused or that ended is started again by a later one.
+fn shown_status<'a>(object: &'a Pod, ours: &PodStatus) -> Cow<'a, PodStatus> {
     static NOTHING: LazyLock<PodStatus> = LazyLock::new(PodStatus::default);
-    object.status.as_ref().unwrap_or(&NOTHING)
+    let shown = object.status.as_ref().unwrap_or(&NOTHING);
+    let is_over = |status: &PodStatus| is_terminal_phase(status.phase.as_deref());
+    if is_mirror_pod(object) && is_over(shown) && !is_over(ours) {
+        return Cow::Owned(PodStatus { phase: None, ..shown.clone() });
+    }
+    Cow::Borrowed(shown)
 }
 
 /// Resource versions of one resource are numbers that grow (KEP-5504). One that is none counts as

@@ -129,6 +129,24 @@ async fn only_differences_are_written_and_nothing_is_read_for_it() {
 }
 
 #[tokio::test]
+async fn the_end_that_a_mirror_shows_binds_nobody() {
+    for (is_mirror, written) in [(false, ""), (true, r#"patch {"phase":"Running","reason":null}"#)]
+    {
+        let mut refused = pod("u");
+        let ended = json!({ "phase": "Failed", "reason": "OutOfcpu" });
+        refused.status = Some(serde_json::from_value(ended).unwrap());
+        if is_mirror {
+            let mark = ("kubernetes.io/config.mirror".to_owned(), "hash".to_owned());
+            refused.metadata.annotations = Some([mark].into());
+        }
+        let (server, sink) = server(refused);
+        assert_eq!(sink.has_drifted(&status(1, "Running", false)), is_mirror);
+        write(&sink, &status(1, "Running", false)).await;
+        assert_eq!(server.log(), written);
+    }
+}
+
+#[tokio::test]
 async fn a_watch_that_is_behind_the_last_write_is_no_base_for_the_next() {
     let (server, sink) = server(pod("u"));
     write(&sink, &status(1, "Running", false)).await;

@@ -111,14 +111,6 @@ impl<A: TokenApi> TokenManager<A> {
         self.tokens().retain(|wanted, _| wanted.pod.uid != *uid);
     }
 
-    /// The service account is gone, or is another one now, and its tokens hold no more. Never
-    /// blocks.
-    pub fn forget_service_account(&self, namespace: &str, name: &str) {
-        self.tokens().retain(|wanted, _| {
-            &*wanted.pod.namespace != namespace || wanted.service_account != name
-        });
-    }
-
     fn slot(&self, wanted: &WantedToken) -> Arc<Slot> {
         let mut tokens = self.tokens();
         if let Some(slot) = tokens.get(wanted) {
@@ -279,11 +271,6 @@ mod tests {
         assert_eq!(token(&manager, &wanted("u1")).await, "t1");
         manager.forget_pod(&PodUid::new("u1"));
         assert_eq!(token(&manager, &wanted("u1")).await, "t2");
-        manager.forget_service_account("elsewhere", "sa");
-        manager.forget_service_account("ns", "other");
-        assert_eq!(token(&manager, &wanted("u1")).await, "t2");
-        manager.forget_service_account("ns", "sa");
-        assert_eq!(token(&manager, &wanted("u1")).await, "t3");
         api.advance(3000);
         let gone = "serviceaccounts \"sa\" not found";
         api.fail(TokenFailure::Gone(gone.to_owned()));

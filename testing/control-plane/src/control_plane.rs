@@ -400,6 +400,28 @@ impl ControlPlane {
         Ok(identity)
     }
 
+    /// Credentials of a node as those of [`ControlPlane::node`], whose certificate expired the day
+    /// before.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn expired_node(&self, name: &str) -> anyhow::Result<Pair> {
+        self.layout.authority.expired_client(&format!("system:node:{name}"), Some("system:nodes"))
+    }
+
+    /// Writes a kubeconfig of somebody, for this API server.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_kubeconfig(
+        &self,
+        file: &Path,
+        user: &str,
+        who: &Credentials,
+    ) -> anyhow::Result<()> {
+        self.layout.write_kubeconfig(file, user, who)
+    }
+
     /// A serving certificate for a node that the cluster's authority signed.
     ///
     /// # Errors

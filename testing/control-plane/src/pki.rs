@@ -55,6 +55,14 @@ impl Authority {
         self.sign(params)
     }
 
+    /// The same, but it expired the day before.
+    pub(crate) fn expired_client(&self, user: &str, group: Option<&str>) -> anyhow::Result<Pair> {
+        let mut params = params(user, group, Vec::new())?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        set_days(&mut params, -2, -1);
+        self.sign(params)
+    }
+
     /// A serving certificate for these names and addresses.
     pub(crate) fn server(&self, name: &str, hosts: Vec<String>) -> anyhow::Result<Pair> {
         let mut params = params(name, None, hosts)?;
@@ -89,12 +97,18 @@ fn params(
     if let Some(group) = group {
         params.distinguished_name.push(DnType::OrganizationName, group);
     }
-    // Whole days, and a clock that is a little behind must not find it too young.
+    // A clock that is a little behind must not find it too young.
+    set_days(&mut params, -1, 3652);
+    Ok(params)
+}
+
+/// Has a certificate begin and end at midnight, so many days from today.
+fn set_days(params: &mut CertificateParams, first: i64, last: i64) {
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
-    let date = |date: Date| {
+    let date = |days: i64| {
+        let date: Date = today.saturating_add(days.days());
         date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
     };
-    params.not_before = date(today.saturating_sub(1.day()));
-    params.not_after = date(today.saturating_add(10.years()));
-    Ok(params)
+    params.not_before = date(first);
+    params.not_after = date(last);
 }

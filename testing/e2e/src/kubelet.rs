@@ -152,6 +152,25 @@ impl KubeletProcess {
         tail(&self.log_file(), lines)
     }
 
+    /// How long its log is: what it writes later stands behind.
+    pub fn log_size(&self) -> u64 {
+        fs::metadata(self.log_file()).map_or(0, |file| file.len())
+    }
+
+    /// Waits until it has written a line with `text` into its own log, behind the first `from` bytes.
+    ///
+    /// # Errors
+    /// When `timeout` passes first.
+    pub fn wait_for_own_log(&self, from: u64, text: &str, timeout: Duration) -> anyhow::Result<()> {
+        let path = self.log_file();
+        wait_for(&format!("{text:?} in the kubelet's log"), timeout, || {
+            let log = fs::read(&path).map_err(|error| error.to_string())?;
+            let from = usize::try_from(from).unwrap_or(usize::MAX).min(log.len());
+            let found = String::from_utf8_lossy(&log[from..]).contains(text);
+            if found { Ok(()) } else { Err(format!("it ends with:\n{}", self.log_tail(10))) }
+        })
+    }
+
     /// Puts a manifest into place at once: written beside, then renamed.
     ///
     /// # Errors

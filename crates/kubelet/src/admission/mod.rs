@@ -54,8 +54,8 @@ pub(crate) struct AdmissionFacts<'a> {
     pub(crate) leaving: &'a HashSet<PodUid>,
     /// Those of them that do not run yet, and so cannot make room.
     pub(crate) expected: &'a HashSet<PodUid>,
-    /// The Node object; none without an API server, and then nothing is asked of it.
-    pub(crate) node: Option<&'a Node>,
+    /// The Node object: the API server's, or else the one that this kubelet would create.
+    pub(crate) node: &'a Node,
     /// What the node can give as this kubelet sees it, for when the object does not say.
     pub(crate) allocatable: &'a ResourceAmounts,
     /// `allowedUnsafeSysctls`.

@@ -39,11 +39,11 @@ pub(super) fn check_os(pod: &Pod) -> Result<(), Rejection> {
 /// node is schedulable is not among them.
 pub(super) fn misfits(pod: &Pod, facts: &AdmissionFacts<'_>) -> Vec<Misfit> {
     let mut misfits = Vec::new();
-    if facts.node.is_some_and(|node| !matches_node_affinity(pod, node)) {
+    if !matches_node_affinity(pod, facts.node) {
         let text = "node(s) didn't match Pod's node affinity/selector";
         misfits.push(Misfit::Predicate(NODE_AFFINITY, text));
     }
-    if facts.node.is_some_and(|node| !is_meant_for(pod, node)) {
+    if !is_meant_for(pod, facts.node) {
         let text = "node(s) didn't match the requested node name";
         misfits.push(Misfit::Predicate("NodeName", text));
     }
@@ -51,7 +51,7 @@ pub(super) fn misfits(pod: &Pod, facts: &AdmissionFacts<'_>) -> Vec<Misfit> {
         let text = "node(s) didn't have free ports for the requested pod ports";
         misfits.push(Misfit::Predicate("NodePorts", text));
     }
-    if facts.node.is_some_and(|node| !tolerates_node(pod, node)) {
+    if !tolerates_node(pod, facts.node) {
         misfits.push(Misfit::Predicate(
             "TaintToleration",
             "node(s) had taints that the pod didn't tolerate",

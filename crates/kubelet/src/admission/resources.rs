@@ -12,7 +12,8 @@ use super::AdmissionFacts;
 pub(super) fn allocatable<'a>(facts: &AdmissionFacts<'a>) -> Cow<'a, ResourceAmounts> {
     let told = facts
         .node
-        .and_then(|node| node.status.as_ref())
+        .status
+        .as_ref()
         .and_then(|status| status.allocatable.as_ref())
         .filter(|amounts| !amounts.is_empty());
     match told {

@@ -13,7 +13,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_apiserver::{ApiServer, Selector, Store};
 use rubelet_config::{Effective, Gate};
@@ -184,12 +184,13 @@ impl Cluster {
         self.node_status.handle()
     }
 
-    /// The Node object for admission.
-    pub(crate) fn node_object(&self) -> Arc<dyn NodeObject> {
+    /// The Node object for admission; `own` is the one that this kubelet would create.
+    pub(crate) fn node_object(&self, own: Arc<Node>) -> Arc<dyn NodeObject> {
         Arc::new(ApiNode {
             api: self.api.clone(),
             name: self.node_name.clone(),
             node: self.node_status.handle(),
+            own,
         })
     }
 

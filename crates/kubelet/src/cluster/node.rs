@@ -15,11 +15,13 @@ pub(crate) struct ApiNode {
     pub(crate) api: ApiServer,
     pub(crate) name: String,
     pub(crate) node: NodeHandle,
+    /// As it would be created.
+    pub(crate) own: Arc<Node>,
 }
 
 impl NodeObject for ApiNode {
-    fn last_seen(&self) -> Option<Arc<Node>> {
-        self.node.current().map(|published| published.node)
+    fn last_seen(&self) -> Arc<Node> {
+        self.node.current().map_or_else(|| Arc::clone(&self.own), |published| published.node)
     }
 
     fn read(&self) -> Pin<Box<dyn Future<Output = Option<Arc<Node>>> + Send + '_>> {

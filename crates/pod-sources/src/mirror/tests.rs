@@ -27,8 +27,8 @@ fn owner() -> MirrorOwner {
     MirrorOwner { name: "node".to_owned(), uid: "node-uid".to_owned() }
 }
 
-fn told(plan: &[MirrorAction]) -> String {
-    plan.iter().fold(String::new(), |mut text, action| {
+fn told(plan: &MirrorPlan) -> String {
+    plan.actions.iter().fold(String::new(), |mut text, action| {
         match action {
             MirrorAction::Create(pod) => {
                 let hash = pod_annotation(pod, labels::CONFIG_MIRROR).unwrap();
@@ -44,8 +44,7 @@ fn told(plan: &[MirrorAction]) -> String {
 
 #[test]
 fn each_static_pod_has_its_mirror_and_nobody_else_has() {
-    let none = |_: &PodFullName| false;
-    let all = |_: &PodFullName| true;
+    let none = |_: &PodFullName| WithoutPod::Goes;
     let a = [static_pod("a", "1")];
     let plan = |pods: &[Arc<Pod>], mirrors: &[Arc<Pod>]| {
         told(&plan_mirror_pods(pods, mirrors, Some(&owner()), none))
@@ -58,15 +57,17 @@ fn each_static_pod_has_its_mirror_and_nobody_else_has() {
     deleting.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     assert_eq!(plan(&a, &[Arc::new(deleting)]), "delete a m; ");
     assert_eq!(plan(&[], &[mirror("b", "m", "1")]), "delete b m; ");
-    let ending = plan_mirror_pods(&[], &[mirror("b", "m", "1")], Some(&owner()), all);
-    assert_eq!(told(&ending), "");
+    for (state, awaits) in [(WithoutPod::AwaitsItsEnd, true), (WithoutPod::IsKept, false)] {
+        let plan = plan_mirror_pods(&[], &[mirror("b", "m", "1")], Some(&owner()), |_| state);
+        assert_eq!((told(&plan).as_str(), plan.awaits_an_end), ("", awaits), "{state:?}");
+    }
 }
 
 #[test]
 fn a_mirror_names_its_owner_and_nothing_that_the_api_server_gives() {
     let pods = [static_pod("a", "1")];
-    let plan = plan_mirror_pods(&pods, &[], Some(&owner()), |_| false);
-    let [MirrorAction::Create(mirror)] = plan.as_slice() else { panic!("{plan:?}") };
+    let plan = plan_mirror_pods(&pods, &[], Some(&owner()), |_| WithoutPod::Goes);
+    let [MirrorAction::Create(mirror)] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert_eq!((&mirror.metadata.uid, &mirror.status), (&None, &None));
     assert_eq!(mirror.spec, pods[0].spec);
     let owners = mirror.metadata.owner_references.as_ref().unwrap();
@@ -82,6 +83,7 @@ struct Api {
     failures: Mutex<u32>,
     log: Mutex<Vec<String>>,
     created: Mutex<u32>,
+    ending: AtomicBool,
 }
 
 impl Api {
@@ -103,7 +105,7 @@ impl MirrorPort for Arc<Api> {
     }
 
     fn is_ending(&self, _name: &PodFullName) -> bool {
-        false
+        self.ending.load(Ordering::Relaxed)
     }
 
     async fn create(&self, pod: &Pod) -> Result<(), String> {
@@ -143,7 +145,9 @@ async fn failures_are_tried_again_and_success_is_not() {
         failures: Mutex::new(3),
         log: Mutex::default(),
         created: Mutex::default(),
+        ending: AtomicBool::new(false),
     });
+    mirrors.all_sources_heard();
     let (keeping, port) = (Arc::clone(&mirrors), Arc::clone(&api));
     let task = tokio::spawn(async move { keep_mirror_pods(&keeping, &port).await });
     let log = || std::mem::take(&mut *api.log.lock().unwrap()).join(" ");
@@ -166,5 +170,37 @@ async fn failures_are_tried_again_and_success_is_not() {
     mirrors.review();
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!(log(), "delete m3");
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_stays_until_all_sources_are_heard_and_its_pod_has_ended() {
+    let mirrors = Arc::new(MirrorPods::default());
+    let api = Arc::new(Api {
+        pods: Mutex::default(),
+        mirrors: Arc::clone(&mirrors),
+        failures: Mutex::default(),
+        log: Mutex::default(),
+        created: Mutex::default(),
+        ending: AtomicBool::new(true),
+    });
+    mirrors.set(&mirror("a", "m", "1"));
+    let (keeping, port) = (Arc::clone(&mirrors), Arc::clone(&api));
+    let task = tokio::spawn(async move { keep_mirror_pods(&keeping, &port).await });
+    let log = || std::mem::take(&mut *api.log.lock().unwrap()).join(" ");
+    let ends = |ending| api.ending.store(ending, Ordering::Relaxed);
+
+    // A manifest by URL may come late, and its pod with it.
+    ends(false);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(log(), "");
+    ends(true);
+    mirrors.all_sources_heard();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(log(), "");
+    // Nobody says that a pod has ended.
+    ends(false);
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    assert_eq!(log(), "delete m");
     task.abort();
 }

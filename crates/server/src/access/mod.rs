@@ -193,13 +193,13 @@ impl Access {
     /// client certificate names. A token is taken out of `headers`: it is nobody else's business.
     pub(crate) async fn decide(
         &self,
-        certificate: Option<&User>,
+        certificate: Option<User>,
         method: &Method,
         subresources: Subresources,
         headers: &mut HeaderMap,
     ) -> Result<Arc<User>, Refusal> {
         let user = match certificate {
-            Some(user) => Arc::new(user.clone()),
+            Some(user) => Arc::new(user),
             None => self.authenticate(headers).await?,
         };
         self.authorize(&user, verb_of(method), subresources).await?;
@@ -276,11 +276,12 @@ impl Access {
     }
 }
 
-/// The word for a method in authorisation.
+/// The word for a method in authorisation. Others, HEAD among them, have none: only who may do
+/// everything may use them.
 fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
-        Method::GET | Method::HEAD => "get",
+        Method::GET => "get",
         Method::PUT => "update",
         Method::PATCH => "patch",
         Method::DELETE => "delete",

@@ -118,7 +118,8 @@ async fn who_one_is_counts_as_configured() {
     }
     let (access, reviews) = access(settings(false, true, false));
     let alice = User { name: "alice".to_owned(), ..User::default() };
-    let decision = access.decide(Some(&alice), &Method::GET, &["proxy"], &mut bearer("bad")).await;
+    let decision =
+        access.decide(Some(alice.clone()), &Method::GET, &["proxy"], &mut bearer("bad")).await;
     assert_eq!(decision, Ok(Arc::new(alice)), "a certificate comes before a token");
     assert_eq!(reviews.take_asked(), Vec::<String>::new());
 }
@@ -239,7 +240,7 @@ async fn a_flood_of_tokens_holds_up_nobody_who_is_known() {
         let started = tokio::time::Instant::now();
         let alice = User { name: "alice".to_owned(), ..User::default() };
         let mut none = HeaderMap::new();
-        access.decide(Some(&alice), &Method::GET, &["proxy"], &mut none).await.unwrap();
+        access.decide(Some(alice.clone()), &Method::GET, &["proxy"], &mut none).await.unwrap();
         started.elapsed()
     };
     let (refused, waited) = tokio::join!(flood, known);

@@ -10,7 +10,9 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::access::{AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError};
+use crate::access::{
+    AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError, User,
+};
 use crate::container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogTarget, PodLogOptions,
 };
@@ -182,6 +184,27 @@ async fn what_is_disabled_says_so() {
 }
 
 #[tokio::test]
+async fn head_is_no_kind_of_get() {
+    let (_, routes) = routes(ALL);
+    for (path, status) in [
+        ("/pods", 405),
+        ("/pods/", 405),
+        ("/runningpods/", 405),
+        ("/exec/n/p/c", 405),
+        ("/containerLogs/n/p/c", 405),
+        ("/logs/", 405),
+        ("/debug/pods/n/p", 405),
+        ("/healthz", 200),
+        ("/configz", 200),
+        ("/flagz", 200),
+        ("/statusz", 200),
+        ("/nowhere", 404),
+    ] {
+        assert_eq!(ask(&routes, "HEAD", path, "").await, (status, String::new()), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn run_has_a_container_with_or_without_a_uid() {
     let (_, routes) = routes(ALL);
     for (path, uid) in [("/run/n/p/c", None), ("/run/n/p/u/c", Some("u".to_owned()))] {
@@ -275,6 +298,7 @@ async fn every_route_asks_for_its_right_and_for_no_other() {
         ("PUT", "/debug/flags/v", "update", &["proxy"]),
         ("DELETE", "/pods", "delete", &["pods", "proxy"]),
         ("PATCH", "/nowhere", "patch", &["proxy"]),
+        ("HEAD", "/configz", "", &["configz", "proxy"]),
     ] {
         let as_somebody = |name: &str| {
             let request = Request::builder()
@@ -289,9 +313,12 @@ async fn every_route_asks_for_its_right_and_for_no_other() {
         assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{method} {path}");
         let text = refused.into_body().collect().await.unwrap().to_bytes();
         let named = subresources.join(" ");
-        let expected = format!(
-            "Forbidden (user=mallory, verb={verb}, resource=nodes, subresource(s)=[{named}])\n"
-        );
+        let expected = match method {
+            "HEAD" => String::new(),
+            _ => format!(
+                "Forbidden (user=mallory, verb={verb}, resource=nodes, subresource(s)=[{named}])\n"
+            ),
+        };
         assert_eq!(text, expected, "{method} {path}");
         let asked = std::mem::take(&mut *reviews.0.lock().unwrap());
         let expected: Vec<_> = subresources.iter().map(|one| format!("{verb} {one}")).collect();

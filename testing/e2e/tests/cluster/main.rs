@@ -3,6 +3,8 @@
 //! `cargo xtask test` runs it; `cargo test -p rubelet-e2e --test cluster NAME` runs some of it, once
 //! `cargo xtask setup cluster built` has been run and the kubelet has been built.
 
+mod bad_input;
+mod certificates;
 mod claims;
 mod images;
 mod logs;
@@ -83,6 +85,8 @@ fn main() -> ExitCode {
         static_pods::TRIALS,
         rejected::TRIALS,
         restart::TRIALS,
+        bad_input::TRIALS,
+        certificates::TRIALS,
         volumes::TRIALS,
         images::TRIALS,
         streaming::TRIALS,

@@ -12,6 +12,7 @@ use crate::{Ground, WAIT, on_one_node};
 pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_node_registers_and_says_what_it_is,
     at_rest_neither_node_nor_pods_are_written,
+    what_somebody_changed_about_a_node_is_put_right,
     a_drained_node_gives_up_its_pods_and_takes_new_ones_when_it_may,
 ];
 
@@ -95,6 +96,50 @@ fn at_rest_neither_node_nor_pods_are_written(stage: &mut Stage) -> anyhow::Resul
     let after = stage.versions()?;
     ensure!(before == after, "written without a reason: {before:?} became {after:?}");
     Ok(())
+}
+
+fn what_somebody_changed_about_a_node_is_put_right(stage: &mut Stage) -> anyhow::Result<()> {
+    let path = "/api/v1/nodes/node-1";
+    let before = stage.get(path)?;
+    let (hostname, os) = ("kubernetes.io/hostname", "kubernetes.io/os");
+    let labels = json!({ hostname: null, os: "plan9", COLOUR: null });
+    let change = json!({ "metadata": { "labels": labels }, "spec": { "taints": null } });
+    stage.merge(path, &change)?;
+    let nothing = json!({ "status": { "addresses": null, "capacity": null } });
+    stage.merge(&format!("{path}/status"), &nothing)?;
+
+    // The status and the operating system at its next look, which nobody has to ask for.
+    let right = |node: &Value, label: &str| {
+        node["metadata"]["labels"][label] == before["metadata"]["labels"][label]
+    };
+    let node = wait_for("the node to say again what it is", WAIT, || {
+        let node = stage.get(path).map_err(|error| format!("{error:#}"))?;
+        let same = |field: &str| node["status"][field] == before["status"][field];
+        if right(&node, os) && same("addresses") && same("capacity") {
+            Ok(node)
+        } else {
+            Err(format!("{} {}", node["metadata"]["labels"], node["status"]))
+        }
+    })?;
+    // What else it was given when it registered is an administrator's to change.
+    let labels = &node["metadata"]["labels"];
+    ensure!(labels[COLOUR].is_null() && labels[hostname].is_null(), "{labels}");
+    ensure!(node["spec"]["taints"].is_null(), "{}", node["spec"]);
+    // Its own name it corrects when it starts.
+    stage.kubelet_mut(0).restart()?;
+    wait_for("the hostname", WAIT, || {
+        let node = stage.get(path).map_err(|error| format!("{error:#}"))?;
+        if right(&node, hostname) { Ok(()) } else { Err(node["metadata"].to_string()) }
+    })?;
+    let node = stage.get(path)?;
+    ensure!(node["metadata"]["labels"][COLOUR].is_null(), "{}", node["metadata"]);
+    ensure!(node["metadata"]["uid"] == before["metadata"]["uid"], "it is another one");
+    let back = json!({
+        "metadata": { "labels": { COLOUR: before["metadata"]["labels"][COLOUR] } },
+        "spec": { "taints": before["spec"]["taints"] },
+    });
+    stage.merge(path, &back)?;
+    stage.wait_until_node_is_ready(0)
 }
 
 fn a_drained_node_gives_up_its_pods_and_takes_new_ones_when_it_may(

@@ -14,6 +14,7 @@ pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_deleted_pod_ends_gracefully_and_then_its_object_goes,
     a_deletion_by_force_ends_the_pod_on_the_node_too,
     a_second_deletion_shortens_the_grace_of_the_first,
+    an_eviction_ends_a_pod_unless_a_budget_forbids_it,
     a_pod_waits_for_its_readiness_gates,
     a_pod_is_ended_at_its_deadline,
     a_pod_waits_for_its_runtime_class,
@@ -126,6 +127,68 @@ fn a_second_deletion_shortens_the_grace_of_the_first(stage: &mut Stage) -> anyho
     ensure!(stage.pod("deaf")?.is_some_and(|pod| pod.phase == "Running"), "it is gone");
     stage.kubectl(&["delete", "pod", "deaf", "--grace-period=1", "--timeout=120s"])?;
     stage.wait_until_nothing_is_left()
+}
+
+fn an_eviction_ends_a_pod_unless_a_budget_forbids_it(stage: &mut Stage) -> anyhow::Result<()> {
+    let diary = stage.diary()?;
+    let service = |name: &str| {
+        let container = with(
+            Diary::service("app", name, "while [ ! -e /diary/go ]; do sleep 1; done"),
+            json!({ "readinessProbe": Diary::has_started() }),
+        );
+        let mut pod = pod(
+            name,
+            json!({
+                "terminationGracePeriodSeconds": 300,
+                "containers": [container],
+                "volumes": [diary.volume()],
+            }),
+        );
+        pod["metadata"]["labels"] = json!({ "app": name });
+        pod
+    };
+    for name in ["free", "kept"] {
+        stage.create_pod(&service(name))?;
+    }
+    let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", stage.namespace());
+    let budget = json!({
+        "metadata": { "name": "kept" },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "kept" } } },
+    });
+    stage.create(&budgets, &budget)?;
+    stage.wait_for_pods(2, "ready", |pod| pod.ready)?;
+    let counted = || -> anyhow::Result<bool> {
+        Ok(stage.get(&format!("{budgets}/kept"))?["status"]["currentHealthy"] == 1)
+    };
+    wait_for("the budget to be counted", WAIT, || match counted() {
+        Ok(true) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    let evict = |name: &str| {
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
+        });
+        stage.create(&stage.path(&format!("pods/{name}/eviction")), &eviction)
+    };
+    let Err(refusal) = evict("kept") else { anyhow::bail!("it was evicted") };
+    let text = format!("{refusal:#}");
+    ensure!(text.contains("429") && text.contains("disruption budget"), "{text}");
+
+    evict("free")?;
+    diary.wait_for("free", "term", 1, WAIT)?;
+    let ending = stage.pod("free")?.context("it is gone before its end")?;
+    let why = condition(&ending.raw, "DisruptionTarget")?;
+    ensure!(why["status"] == "True" && why["reason"] == "EvictionByEvictionAPI", "{why}");
+    std::fs::write(diary.dir().join("go"), "")?;
+    stage.wait_until_gone("free")?;
+    ensure!(diary.lines("free")? == ["free start", "free term", "free end"]);
+
+    ensure!(diary.lines("kept")? == ["kept start"], "{:?}", diary.lines("kept")?);
+    stage.delete(&format!("{budgets}/kept"))?;
+    evict("kept")?;
+    stage.wait_until_gone("kept")?;
+    ensure!(diary.lines("kept")? == ["kept start", "kept term", "kept end"]);
+    Ok(())
 }
 
 fn a_pod_waits_for_its_readiness_gates(stage: &mut Stage) -> anyhow::Result<()> {

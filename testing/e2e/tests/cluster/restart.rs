@@ -1,6 +1,10 @@
 //! Kubelets that are killed and come back.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rand::Rng;
@@ -14,8 +18,12 @@ use crate::{Ground, WAIT, on_one_node};
 
 pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_restart_is_not_seen_and_what_happened_meanwhile_is_made_up_for,
+    a_restart_beside_many_pods_writes_what_changed_and_nothing_else,
     a_rollout_survives_a_kubelet_that_is_killed_again_and_again,
 ];
+
+/// For how long the trials' kubelet counts as alive without a word.
+const LEASE: Duration = Duration::from_secs(8);
 
 /// What must not change about a pod of which nothing changes.
 fn fingerprint(pod: &PodView) -> anyhow::Result<(String, String, u64, Value)> {
@@ -91,13 +99,129 @@ fn a_restart_is_not_seen_and_what_happened_meanwhile_is_made_up_for(
     stage.wait_until_gone("static-node-1")
 }
 
+/// The size of a trial, if the environment says something else than `usual`.
+fn size(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+fn a_restart_beside_many_pods_writes_what_changed_and_nothing_else(
+    stage: &mut Stage,
+) -> anyhow::Result<()> {
+    let pods = size("RUBELET_E2E_RESTART_PODS", 30);
+    let probe = json!({ "periodSeconds": 5, "timeoutSeconds": 10, "tcpSocket": { "port": 7070 } });
+    let probed = with(probe_target("app"), json!({ "readinessProbe": probe }));
+    let path = format!("/apis/apps/v1/namespaces/{}/deployments", stage.namespace());
+    let sets = [
+        ("plain", pods / 2, busybox("app", "exec sleep 3600")),
+        ("probed", pods - pods / 2, probed),
+    ];
+    for (name, replicas, container) in sets {
+        let deployment = json!({
+            "metadata": { "name": name },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": name } },
+                "template": template(name, json!({ "containers": [container] })),
+            },
+        });
+        stage.create(&path, &deployment)?;
+    }
+    // One of its two containers will end, and the pod go on.
+    let two = json!([busybox("app", "exec sleep 3600"), busybox("other", "exec sleep 3600")]);
+    let spec = json!({ "restartPolicy": "Never", "containers": two });
+    stage.create_pod(&pod("changed", spec))?;
+    stage.wait_for_pods(pods + 1, "ready", |pod| pod.ready)?;
+    let before = stage.wait_until_at_rest()?;
+    let node = stage.get("/api/v1/nodes/node-1")?;
+    let since = condition(&node, "Ready")?["lastTransitionTime"].clone();
+
+    let writes = Writes::watch(stage, pods + 1)?;
+    stage.wait_for_renewals(1)?;
+    let renewed = Instant::now();
+    stage.kubelet_mut(0).sigkill()?;
+    let changed = stage.pod("changed")?.context("no such pod")?;
+    let group = stage.kubelet().runtime().cgroup().to_owned();
+    ensure!(kill_container(&group, &id_of_app(&changed)?) > 0, "it has no process");
+    stage.kubelet_mut(0).launch_again()?;
+    stage.wait_for_renewals(1)?;
+    let silent = renewed.elapsed();
+    ensure!(silent < LEASE, "the lease was not renewed for {silent:?}");
+    stage.wait_for_pod("changed", "not ready", |pod| !pod.ready && pod.phase == "Running")?;
+    // Longer than the probes' period.
+    stage.wait_for_renewals(4)?;
+    let written = writes.end()?;
+    ensure!(written == ["changed"], "{written:?}");
+    let after = stage.versions()?;
+    let rest = |versions: &BTreeMap<String, String>| {
+        let mut versions = versions.clone();
+        versions.retain(|name, _| name != "changed" && name != "node-1");
+        versions
+    };
+    ensure!(rest(&before) == rest(&after), "{before:?} became {after:?}");
+    // Nobody took the node for lost meanwhile.
+    let node = stage.get("/api/v1/nodes/node-1")?;
+    let ready = condition(&node, "Ready")?;
+    ensure!(ready["status"] == "True" && ready["lastTransitionTime"] == since, "{ready}");
+    Ok(())
+}
+
+/// Everything that is written of the trial's pods.
+struct Writes {
+    kubectl: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Writes {
+    /// Looks on from now, when there are `count` pods.
+    fn watch(stage: &Stage, count: usize) -> anyhow::Result<Self> {
+        let mut command = stage.kubectl_command(&[
+            "get",
+            "pods",
+            "--watch",
+            "--output-watch-events",
+            "--no-headers",
+            "--output=custom-columns=TYPE:.type,NAME:.object.metadata.name",
+        ]);
+        let mut kubectl = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let stdout = BufReader::new(kubectl.stdout.take().context("no stdout")?);
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let writes = Self { kubectl, lines: Arc::clone(&lines) };
+        // It ends with kubectl.
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        wait_for("all pods to be watched", WAIT, || match writes.seen().len() {
+            seen if seen >= count => Ok(()),
+            seen => Err(format!("{seen} of {count}")),
+        })?;
+        writes.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(writes)
+    }
+
+    fn seen(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The names of the pods that were written since, as often as they were.
+    fn end(self) -> anyhow::Result<Vec<String>> {
+        let name = |line: &String| line.split_whitespace().nth(1).map(str::to_owned);
+        self.seen().iter().map(|line| name(line).with_context(|| line.clone())).collect()
+    }
+}
+
+impl Drop for Writes {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.kubectl.kill();
+        let _ = self.kubectl.wait();
+    }
+}
+
 /// How many pods are rolled out, and how often the kubelet is killed meanwhile.
-fn churn() -> (usize, u32) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    (
-        number("RUBELET_E2E_CHURN_PODS").unwrap_or(6),
-        number("RUBELET_E2E_CHURN_KILLS").and_then(|kills| u32::try_from(kills).ok()).unwrap_or(5),
-    )
+fn churn() -> (usize, usize) {
+    (size("RUBELET_E2E_CHURN_PODS", 6), size("RUBELET_E2E_CHURN_KILLS", 5))
 }
 
 fn a_rollout_survives_a_kubelet_that_is_killed_again_and_again(
@@ -136,7 +260,7 @@ fn a_rollout_survives_a_kubelet_that_is_killed_again_and_again(
         }
         // Any moment between its first line and a while later.
         let until = size() + random.random_range(500..40_000);
-        let patience = Deadline::after(std::time::Duration::from_secs(5));
+        let patience = Deadline::after(Duration::from_secs(5));
         let moment = wait_for("something to happen", WAIT, || {
             if size() >= until || patience.is_over() { Ok(()) } else { Err(String::new()) }
         });

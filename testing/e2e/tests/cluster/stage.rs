@@ -11,7 +11,8 @@ use anyhow::{Context, ensure};
 use rubelet_control_plane::Options;
 use rubelet_e2e::runner::{LOGS, keep_logs};
 use rubelet_e2e::{
-    Cluster, ClusterOptions, Diary, KubeletProcess, PodView, manifest, pod_leftovers, wait_for,
+    Cluster, ClusterOptions, Diary, KubeletOptions, KubeletProcess, PodView, manifest,
+    pod_leftovers, wait_for,
 };
 use serde_json::{Value, json};
 
@@ -88,6 +89,9 @@ impl Stage {
                     "webhook": { "cacheUnauthorizedTTL": "2s" },
                 },
                 "nodeLeaseDurationSeconds": 8,
+                "nodeStatusUpdateFrequency": "4s",
+                // Unless it is said otherwise, as often as it is looked at.
+                "nodeStatusReportFrequency": "5m",
                 "kubeReserved": { "cpu": "100m", "memory": "64Mi" },
                 "crashLoopBackOff": { "maxContainerRestartPeriod": "1s" },
                 "registerWithTaints": [
@@ -136,9 +140,10 @@ impl Stage {
     }
 
     fn remove_namespace(&self) -> anyhow::Result<()> {
-        self.block_on(async |admin| {
-            admin.delete(&format!("/api/v1/namespaces/{}", self.namespace)).await
-        })?;
+        self.delete(&format!("/api/v1/namespaces/{}", self.namespace))?;
+        // Nothing is made in there any more. Who looks after namespaces may take his time after an
+        // outage, and deletes nothing otherwise.
+        self.delete(&self.path("pods"))?;
         self.wait_until_nothing_is_left()
     }
 
@@ -177,6 +182,20 @@ impl Stage {
     /// The kubelet of a node, of which the first has 0.
     pub(crate) fn kubelet_mut(&mut self, index: usize) -> &mut KubeletProcess {
         &mut self.kubelets[index]
+    }
+
+    /// Ends the first node's kubelet and starts it with options that `change` has changed; waits for
+    /// nothing. Returns those from before, for the trial to give back at its end.
+    pub(crate) fn restart_kubelet(
+        &mut self,
+        change: impl FnOnce(&mut KubeletOptions),
+    ) -> anyhow::Result<KubeletOptions> {
+        let kubelet = &mut self.kubelets[0];
+        kubelet.stop()?;
+        let before = kubelet.options_mut().clone();
+        change(kubelet.options_mut());
+        kubelet.launch_again()?;
+        Ok(before)
     }
 
     /// The namespace of the trial.

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::stage::{Stage, id_of_app};
 use crate::{Ground, on_one_node};
 
-pub(crate) const TRIALS: &[Trial<Ground>] =
-    on_one_node![a_static_pod_has_a_mirror_that_follows_its_manifest];
+pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
+    a_static_pod_has_a_mirror_that_follows_its_manifest,
+    a_refused_static_pod_is_asked_anew_by_the_next_kubelet,
+];
 
 /// The annotation with the identity of the static pod that a mirror stands for.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -57,4 +59,26 @@ fn a_static_pod_has_a_mirror_that_follows_its_manifest(stage: &mut Stage) -> any
     stage.kubelet().remove_manifest("static.yaml")?;
     stage.wait_until_gone(name)?;
     stage.wait_until_nothing_is_left()
+}
+
+fn a_refused_static_pod_is_asked_anew_by_the_next_kubelet(stage: &mut Stage) -> anyhow::Result<()> {
+    let label = "example.com/later";
+    let spec = json!({
+        "nodeSelector": { label: "yes" },
+        "containers": [busybox("app", "exec sleep 3600")],
+    });
+    let mut choosy = pod("choosy", spec);
+    choosy["metadata"]["namespace"] = stage.namespace().into();
+    stage.kubelet().write_pod(&choosy)?;
+    let name = "choosy-node-1";
+    let refused = stage.wait_for_pod(name, "refused", |pod| pod.phase == "Failed")?;
+    ensure!(refused.reason == "NodeAffinity", "{}", refused.raw["status"]);
+    let path = "/api/v1/nodes/node-1";
+    stage.merge(path, &json!({ "metadata": { "labels": { label: "yes" } } }))?;
+    stage.kubelet_mut(0).restart()?;
+    let ready = stage.wait_for_pod(name, "let in", |pod| pod.ready && pod.phase == "Running")?;
+    ensure!(ready.uid == refused.uid && ready.reason.is_empty(), "{}", ready.raw["status"]);
+    stage.kubelet().remove_manifest("choosy.yaml")?;
+    stage.wait_until_gone(name)?;
+    stage.merge(path, &json!({ "metadata": { "labels": { label: null } } })).map(drop)
 }

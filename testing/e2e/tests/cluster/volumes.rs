@@ -2,15 +2,17 @@
 
 use anyhow::ensure;
 use rubelet_e2e::manifest::{busybox, pod, with};
+use rubelet_e2e::wait_for;
 use rubelet_test_bed::trials::Trial;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::{Stage, each_second};
-use crate::{Ground, on_one_node};
+use crate::{Ground, WAIT, on_one_node};
 
 pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_pod_has_its_token_its_settings_and_its_secret,
     a_pod_waits_for_its_config_map_and_sees_it_change,
+    a_service_account_that_is_made_anew_has_other_tokens,
 ];
 
 fn a_pod_has_its_token_its_settings_and_its_secret(stage: &mut Stage) -> anyhow::Result<()> {
@@ -96,5 +98,37 @@ fn a_pod_waits_for_its_config_map_and_sees_it_change(stage: &mut Stage) -> anyho
     let after = stage.wait_for_pod("app", "reading green", is_ready("green"))?;
     let restarted = after.containers.iter().any(|container| container.restarts > 0);
     ensure!(!restarted, "{}", after.raw["status"]);
+    Ok(())
+}
+
+fn a_service_account_that_is_made_anew_has_other_tokens(stage: &mut Stage) -> anyhow::Result<()> {
+    let accounts = stage.path("serviceaccounts");
+    let account = json!({ "metadata": { "name": "robot" } });
+    let token = json!({ "serviceAccountToken": { "path": "token", "expirationSeconds": 600 } });
+    let mut tokens = Vec::new();
+    for name in ["first", "second"] {
+        let made = stage.create(&accounts, &account)?;
+        let mount = json!({ "volumeMounts": [{ "name": "token", "mountPath": "/token" }] });
+        let spec = json!({
+            "serviceAccountName": "robot",
+            "automountServiceAccountToken": false,
+            "containers": [with(busybox("app", "cat /token/token; echo; exec sleep 3600"), mount)],
+            "volumes": [{ "name": "token", "projected": { "sources": [token] } }],
+        });
+        stage.create_pod(&pod(name, spec))?;
+        stage.wait_until_ready(name)?;
+        let shown = wait_for("the token", WAIT, || match stage.kubectl(&["logs", name]) {
+            Ok(token) if !token.is_empty() => Ok(token.trim().to_owned()),
+            other => Err(format!("{other:?}")),
+        })?;
+        let review = json!({ "spec": { "token": shown } });
+        let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let user = |status: &Value| status["status"]["user"]["uid"].clone();
+        let known = stage.create(reviews, &review)?;
+        ensure!(user(&known) == made["metadata"]["uid"], "{known}");
+        stage.delete(&format!("{accounts}/robot"))?;
+        tokens.push(shown);
+    }
+    ensure!(tokens[0] != tokens[1], "both pods have one token");
     Ok(())
 }

@@ -29,12 +29,49 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         runtimes: &RuntimeKind::ALL,
         run: name_resolution_follows_the_dns_policy,
     },
+    Scenario::on_debian(
+        "others_find_the_chains_that_they_look_for",
+        others_find_the_chains_that_they_look_for,
+    ),
     Scenario {
         name: "a_pod_has_the_names_of_its_spec",
         runtimes: &RuntimeKind::ALL,
         run: a_pod_has_the_names_of_its_spec,
     },
 ];
+
+fn others_find_the_chains_that_they_look_for(stage: &Stage) -> anyhow::Result<()> {
+    let mut kubelet = stage.start_kubelet()?;
+    let rules = |program: &str, table: &str| -> anyhow::Result<Vec<String>> {
+        let output = stage.runtime().namespaces().run(program, &["-t", table, "-S"])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().map(str::to_owned).collect())
+    };
+    let drop = "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \
+                \"block incoming localnet connections\" -m conntrack ! --ctstate \
+                RELATED,ESTABLISHED,DNAT -j DROP";
+    for _ in 0..2 {
+        for program in ["iptables", "ip6tables"] {
+            let canary = |table: &str| -> anyhow::Result<()> {
+                let rules = rules(program, table)?;
+                let has = rules.iter().any(|rule| rule == "-N KUBE-KUBELET-CANARY");
+                if has { Ok(()) } else { anyhow::bail!("{rules:#?}") }
+            };
+            // The last that is made.
+            wait_for("the chains", WAIT, || canary("filter").map_err(|error| error.to_string()))?;
+            canary("nat")?;
+            let mangle = rules(program, "mangle")?;
+            assert!(mangle.iter().any(|rule| rule == "-N KUBE-IPTABLES-HINT"), "{mangle:#?}");
+        }
+        let filter = rules("iptables", "filter")?;
+        let count = |wanted: &str| filter.iter().filter(|rule| *rule == wanted).count();
+        for rule in ["-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL", drop] {
+            assert_eq!(count(rule), 1, "{rule}\n{filter:#?}");
+        }
+        kubelet.restart()?;
+    }
+    Ok(())
+}
 
 fn a_host_port_leads_to_the_pod_that_has_it_to_itself(stage: &Stage) -> anyhow::Result<()> {
     let kubelet = stage.start_kubelet()?;
