@@ -14,6 +14,7 @@ mod restart;
 mod stage;
 mod static_pods;
 mod streaming;
+mod swap;
 mod volumes;
 mod why;
 mod workloads;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         static_pods::TRIALS,
         rejected::TRIALS,
         restart::TRIALS,
+        swap::TRIALS,
         volumes::TRIALS,
         images::TRIALS,
         streaming::TRIALS,
