@@ -21,7 +21,7 @@ use rubelet_sync_loop::SyncLoopHealth;
 use rubelet_types::{Clock, NodePaths};
 use rubelet_volume_manager::HostMounts;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,6 +30,7 @@ use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
 use crate::logging::{self, LogHandle};
 use crate::node::Node;
+use crate::rest::return_memory;
 use crate::server_state::ServerState;
 use crate::servers;
 use crate::settings;
@@ -45,8 +46,6 @@ const CHECKPOINTS: &str = "checkpoints";
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 /// `RuntimeConfig` is asked this often before configuration counts.
 const CGROUP_DRIVER_TRIES: u32 = 3;
-/// Memory that a burst of work has left free is returned this often.
-const HEAP_PERIOD: Duration = Duration::from_secs(15);
 /// Wait between these.
 const CGROUP_DRIVER_RETRY: Duration = Duration::from_secs(2);
 
@@ -255,7 +254,7 @@ async fn serve(
     )
     .await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
-    tasks.spawn(until_stopped(stop.clone(), return_free_heap()));
+    tasks.spawn(until_stopped(stop.clone(), return_memory()));
     let live = kubelet.run(stop.clone());
     match certificate_kept {
         Some(certificate_kept) => tokio::select! {
@@ -438,15 +437,6 @@ async fn cgroup_driver(cri: &CriClient, effective: &Effective) -> CgroupDriver {
     tracing::info!(cgroupDriver = ?configured,
         "CRI does not tell its cgroup driver. Falling back to configuration");
     configured
-}
-
-async fn return_free_heap() {
-    let mut ticks = tokio::time::interval(HEAP_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        rubelet_memory::return_free_heap();
-    }
 }
 
 /// Tells systemd that the kubelet is ready once it has looked at the runtime, and then that it lives
