@@ -11,8 +11,10 @@ use super::calls::Mark;
 use super::node::{NAMESPACE, Node};
 use super::samples::{Measure, Samples};
 
-/// Until what the last work has stirred up has settled.
-const SETTLE: Duration = Duration::from_secs(10);
+/// Until what the last work has stirred up has settled, such as events that are told bit by bit.
+const SETTLE: Duration = Duration::from_secs(20);
+/// Until what a kubelet has to write after its start is written.
+const AFTER_START: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The size of the log that is read, and how often it is.
 const LOG_BYTES: u64 = 64 << 20;
@@ -49,8 +51,10 @@ pub(super) fn measure(node: &mut Node<'_>, options: &Options) -> anyhow::Result<
     for count in &options.sizes {
         at_once(node, options, *count, &mut samples)?;
     }
-    one_by_one(node, options.singles, &mut samples)?;
-    exits(node, options.singles, &mut samples)?;
+    if options.singles > 0 {
+        one_by_one(node, options.singles, &mut samples)?;
+        exits(node, options.singles, &mut samples)?;
+    }
     execs(node, &mut samples)?;
     logs(node, &mut samples)?;
     Ok(samples)
@@ -122,8 +126,7 @@ fn restart(
     node.wait_until_told(count)?;
     samples.add(Measure::Restart, killed.elapsed().as_secs_f64());
     node.kubelet_mut()?.wait_until_healthy()?;
-    // What there is to be written is written by then.
-    node.interrupt.sleep(SETTLE)?;
+    node.interrupt.sleep(AFTER_START)?;
     watch.look(|seen| {
         let now = seen.containers();
         let replaced = now.iter().filter(|id| !containers.contains(id)).count();
