@@ -1,5 +1,7 @@
-//! `cargo xtask bench pods`: what a number of pods costs, in time, CPU and memory.
+//! `cargo xtask bench pods`: what a number of pods costs a kubelet that is alone, in time, CPU and
+//! memory. What it does as a node of a cluster, beside another kubelet, is [`beside`].
 
+pub(crate) mod beside;
 mod measure;
 mod outcome;
 

@@ -68,7 +68,20 @@ fn main() -> ExitCode {
                 rounds: args.get_one("rounds").copied(),
                 idle_seconds: *args.get_one("idle").unwrap_or(&20),
             }),
-            _ => unreachable!("clap asks for a subcommand"),
+            _ => bench::beside::run(&bench::beside::Options {
+                peer: args.get_one("peer").cloned(),
+                rounds: *args.get_one("rounds").unwrap_or(&1),
+                sizes: {
+                    let given = args.get_many::<usize>("pods").into_iter().flatten();
+                    let mut sizes: Vec<usize> = given.copied().collect();
+                    sizes.sort_unstable();
+                    sizes.dedup();
+                    if sizes.is_empty() { vec![10, 50, 110] } else { sizes }
+                },
+                singles: *args.get_one("singles").unwrap_or(&10),
+                idle: Duration::from_secs(*args.get_one("idle").unwrap_or(&10)),
+                write: args.get_flag("write"),
+            }),
         },
         _ => unreachable!("clap asks for a subcommand"),
     };
@@ -197,7 +210,36 @@ fn command() -> Command {
                 ),
         )
         .subcommand(
-            Command::new("bench").about("Measures").subcommand_required(true).subcommand(
+            Command::new("bench")
+                .about("Measures a kubelet as a node of a cluster, and another one beside it")
+                .args_conflicts_with_subcommands(true)
+                .arg(
+                    Arg::new("peer")
+                        .long("peer")
+                        .help("Another kubelet to run in turn with ours: `go`, or its path"),
+                )
+                .arg(
+                    Arg::new("rounds")
+                        .long("rounds")
+                        .value_parser(value_parser!(usize))
+                        .help("How often each of them [default: 1]"),
+                )
+                .arg(
+                    Arg::new("pods")
+                        .long("pods")
+                        .value_delimiter(',')
+                        .value_parser(value_parser!(usize))
+                        .help("How many pods are started at once, each of these [default: 10,50,110]"),
+                )
+                .arg(
+                    Arg::new("singles")
+                        .long("singles")
+                        .value_parser(value_parser!(usize))
+                        .help("How many pods are started, and containers ended, alone [default: 10]"),
+                )
+                .arg(number("idle", "Seconds over which idle CPU is measured [default: 10]"))
+                .arg(flag("write", "Write docs/reports/bench.md"))
+                .subcommand(
                 Command::new("pods")
                     .about("Starts pods and measures time, CPU and memory of the kubelet")
                     .arg(

@@ -98,6 +98,10 @@ fn control_plane() -> anyhow::Result<Tally> {
     if let Err(error) = testbed::ensure_control_plane(&Cache::from_environment()?) {
         report::say(format_args!("no control plane: {error:#}"));
     }
+    // It changes places with ours in one of them.
+    if let Err(error) = testbed::ensure_peer(&Cache::from_environment()?) {
+        report::say(format_args!("no Go kubelet: {error:#}"));
+    }
     let kubelet = match project::build_kubelet(Profile::Debug) {
         Ok(kubelet) => kubelet,
         Err(error) => {

@@ -7,6 +7,10 @@ use serde_json::value::RawValue;
 
 use crate::objects::ApiObject;
 
+mod place;
+
+use place::path_of;
+
 /// Which object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
@@ -132,20 +136,19 @@ pub(crate) fn decode_object<K: ApiObject>(json: &[u8]) -> Result<K, serde_json::
     Ok(object)
 }
 
-/// Parses; only where that fails once more, for the path of the field. The text of an error quotes
-/// the value, which has to stay out if that is a secret.
+/// Parses, and says the path of the field where that fails. The text of an error quotes the value,
+/// which has to stay out if that is a secret.
 fn decode_with_path<T: DeserializeOwned>(
     json: &[u8],
     is_secret: bool,
 ) -> Result<T, serde_json::Error> {
-    serde_json::from_slice(json).map_err(|plain| {
-        let mut parser = serde_json::Deserializer::from_slice(json);
-        let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut parser) else {
-            return plain;
-        };
-        let path = error.path().to_string();
-        let text = if is_secret { "it cannot be decoded".to_owned() } else { plain.to_string() };
-        serde_json::Error::custom(format!("{path}: {text}"))
+    serde_json::from_slice(json).map_err(|error| {
+        let path = path_of(json, &error);
+        let text = if is_secret { "it cannot be decoded".to_owned() } else { error.to_string() };
+        serde_json::Error::custom(match path.as_str() {
+            "" => text,
+            path => format!("{path}: {text}"),
+        })
     })
 }
 

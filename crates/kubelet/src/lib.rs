@@ -24,6 +24,7 @@ mod mounts;
 mod node;
 mod pod_admission;
 mod pods;
+mod rest;
 mod runtime_classes;
 mod runtime_state;
 mod sandboxes;

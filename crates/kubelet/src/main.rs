@@ -7,6 +7,7 @@ use anyhow::Context;
 use kubelet::{Effective, Invocation};
 
 fn main() -> ExitCode {
+    rubelet_memory::prefer_small_heap();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -31,6 +31,7 @@ use crate::credentials::{Joined, SignedServing};
 use crate::iptables::keep_iptables_chains;
 use crate::logging::{self, LogHandle};
 use crate::node::Node;
+use crate::rest::return_memory;
 use crate::server_state::ServerState;
 use crate::servers;
 use crate::settings;
@@ -247,6 +248,7 @@ async fn serve(
     if config.make_iptables_util_chains {
         tasks.spawn(until_stopped(stop.clone(), keep_iptables_chains()));
     }
+    tasks.spawn(until_stopped(stop.clone(), return_memory()));
     let live = kubelet.run(stop.clone());
     match certificate_kept {
         Some(certificate_kept) => tokio::select! {

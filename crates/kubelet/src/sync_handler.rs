@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::cluster::PodStatusSink;
+use crate::cluster::{EarlierMirrors, PodStatusSink};
 use crate::executor::Executor;
 use crate::pod_admission::PodAdmission;
 use crate::pods::DesiredPods;
@@ -44,6 +44,8 @@ pub(crate) struct KubeletHandler {
     pub(crate) workers: PodWorkers<Executor>,
     pub(crate) desired: Arc<DesiredPods>,
     pub(crate) mirrors: Arc<MirrorPods>,
+    /// None for a kubelet that is alone.
+    pub(crate) earlier_mirrors: Option<EarlierMirrors>,
     pub(crate) status_sink: Option<Arc<PodStatusSink>>,
     pub(crate) pleg: PlegHandle,
     pub(crate) admission: Arc<PodAdmission>,
@@ -194,14 +196,20 @@ impl KubeletHandler {
 
     /// What an earlier run of the kubelet last said of the pod goes on: nothing about a running
     /// pod changes because its kubelet was started again. The API server knows it of its pods, and
-    /// of static pods it was kept.
+    /// of static pods it was kept, or, if another kubelet had the node, is in their mirrors.
     async fn carry_over(
         &self,
         pod: &Pod,
         reference: &PodRef,
     ) -> Option<k8s_openapi::api::core::v1::PodStatus> {
         let status = if is_static_pod(pod) {
-            self.executor.status_store.load(&reference.uid).await?
+            match (self.executor.status_store.load(&reference.uid).await, &self.earlier_mirrors) {
+                (Some(kept), _) => kept,
+                (None, Some(mirrors)) if self.pleg.pods().contains_key(&reference.uid) => {
+                    mirrors.status(reference).await?
+                }
+                _ => return None,
+            }
         } else {
             pod.status.clone()?
         };

@@ -374,6 +374,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         workers: workers.clone(),
         desired: desired.clone(),
         mirrors: mirrors.clone(),
+        earlier_mirrors: cluster.as_ref().map(Cluster::earlier_mirrors),
         status_sink: cluster.as_ref().map(Cluster::sink),
         pleg: pleg.handle(),
         admission,

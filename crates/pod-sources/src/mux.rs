@@ -204,6 +204,7 @@ fn take_in(
     mut pod: Pod,
     now: Timestamp,
 ) -> (Arc<Pod>, Option<PodOperation>) {
+    give_up_spare_room(&mut pod);
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(labels::CONFIG_SOURCE.to_owned(), source.as_str().to_owned());
     let Some(existing) = existing else {
@@ -217,6 +218,40 @@ fn take_in(
             (existing, None)
         }
         operation => (Arc::new(pod), operation),
+    }
+}
+
+/// A pod is kept as long as it runs, and most of its lists have one entry and, from being decoded,
+/// room for four: that is a third of a small pod.
+fn give_up_spare_room(pod: &mut Pod) {
+    fn shrink<T>(list: &mut Option<Vec<T>>) {
+        if let Some(list) = list {
+            list.shrink_to_fit();
+        }
+    }
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.shrink_to_fit();
+        shrink(&mut spec.init_containers);
+        shrink(&mut spec.volumes);
+        shrink(&mut spec.tolerations);
+        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten())
+        {
+            shrink(&mut container.env);
+            shrink(&mut container.ports);
+            shrink(&mut container.volume_mounts);
+        }
+        for volume in spec.volumes.iter_mut().flatten() {
+            if let Some(projected) = &mut volume.projected {
+                shrink(&mut projected.sources);
+            }
+        }
+    }
+    if let Some(status) = &mut pod.status {
+        shrink(&mut status.conditions);
+        shrink(&mut status.container_statuses);
+        shrink(&mut status.init_container_statuses);
+        shrink(&mut status.pod_ips);
+        shrink(&mut status.host_ips);
     }
 }
 

@@ -153,7 +153,11 @@ fn set_container_statuses(status: &mut PodStatus, reported: Vec<Reported<'_>>) {
     }
     regular.sort_by(|a: &ContainerStatus, b| a.name.cmp(&b.name));
     ephemeral.sort_by(|a: &ContainerStatus, b| a.name.cmp(&b.name));
-    let some = |list: Vec<ContainerStatus>| Some(list).filter(|list| !list.is_empty());
+    // It is kept for as long as the pod runs, and a list that grew has room for four.
+    let some = |mut list: Vec<ContainerStatus>| {
+        list.shrink_to_fit();
+        Some(list).filter(|list| !list.is_empty())
+    };
     status.init_container_statuses = some(init);
     status.container_statuses = some(regular);
     status.ephemeral_container_statuses = some(ephemeral);

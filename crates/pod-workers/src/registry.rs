@@ -302,7 +302,7 @@ impl<P: PodPort> PodWorkers<P> {
             activity: WorkerActivity::default(),
         }));
         let (told_terminated, terminated) = watch::channel(false);
-        let worker = Worker::new(
+        let worker = Box::new(Worker::new(
             state,
             is_orphan,
             self.shared.port.clone(),
@@ -310,7 +310,7 @@ impl<P: PodPort> PodWorkers<P> {
             mailbox.clone(),
             published.clone(),
             told_terminated,
-        );
+        ));
         registry.entries.insert(
             pod.uid.clone(),
             Entry {

@@ -115,7 +115,10 @@ impl<P: PodPort> Worker<P> {
     }
 
     /// Works until nothing is left of the pod (true) or the kubelet shuts down (false).
-    pub(crate) async fn run(mut self, finished: impl Fn(&PodRef)) -> bool {
+    ///
+    /// Boxed, because a future keeps what is moved into it once for each future around it: of a
+    /// worker by value there were six in each pod's task, and nine kilobytes.
+    pub(crate) async fn run(mut self: Box<Self>, finished: impl Fn(&PodRef)) -> bool {
         let mut told_finished = false;
         loop {
             let delivery = self.mailbox.take();

@@ -17,9 +17,12 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::kubeconfig::Credentials;
 use crate::machine::Machine;
+
+mod streams;
 
 /// How long an answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -188,19 +191,31 @@ impl Client {
             None => Bytes::new(),
         };
         let request = request.body(Full::new(bytes)).context("not a request")?;
+        match self.connect().await? {
+            Connected::Plain(stream) => send(stream, request).await,
+            Connected::Tls(stream) => send(stream, request).await,
+        }
+    }
+
+    async fn connect(&self) -> anyhow::Result<Connected> {
         let (machine, address) = (Arc::clone(&self.machine), self.address);
         let stream = tokio::task::spawn_blocking(move || machine.connect(address)).await??;
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        match &self.tls {
-            None => send(stream, request).await,
+        Ok(match &self.tls {
+            None => Connected::Plain(stream),
             Some(config) => {
                 let name = ServerName::from(self.address.ip());
                 let connector = TlsConnector::from(Arc::clone(config));
-                send(connector.connect(name, stream).await?, request).await
+                Connected::Tls(Box::new(connector.connect(name, stream).await?))
             }
-        }
+        })
     }
+}
+
+enum Connected {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 async fn send(

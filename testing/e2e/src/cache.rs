@@ -96,6 +96,18 @@ impl Tools {
     }
 }
 
+/// The Go kubelet of the version that ours stands in for, to compare and to change places with.
+///
+/// # Errors
+/// [`Missing`], or there is no place for a cache.
+pub fn find_go_kubelet() -> anyhow::Result<PathBuf> {
+    let path = Cache::from_environment()?.bin().join("kubelet-go");
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Missing { files: vec![path], remedy: "run `cargo xtask setup peer`" }.into())
+}
+
 /// Debian's directories for executables: `PATH` may name something else first.
 fn find_in_system(name: &str) -> Option<PathBuf> {
     ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]

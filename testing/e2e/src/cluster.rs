@@ -126,6 +126,11 @@ impl Cluster {
         self.executor.block_on(work)
     }
 
+    /// Has something asynchronous go on beside, as long as the cluster lives at most.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.executor.spawn(work);
+    }
+
     /// A kubeconfig for somebody who may do anything, with which kubectl works on this machine,
     /// outside of the cluster's network.
     pub fn kubeconfig(&self) -> &PathBuf {

@@ -487,6 +487,11 @@ impl KubeletProcess {
         self.start_again()
     }
 
+    /// The executable of its last start or of its next.
+    pub fn binary(&self) -> &Path {
+        &self.options.binary
+    }
+
     /// Changes the options of the next start.
     pub fn options_mut(&mut self) -> &mut KubeletOptions {
         &mut self.options

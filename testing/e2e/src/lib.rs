@@ -34,7 +34,7 @@ pub mod runner;
 mod runtime;
 mod wait;
 
-pub use cache::{Cache, Missing, RuntimeKind, Tools};
+pub use cache::{Cache, Missing, RuntimeKind, Tools, find_go_kubelet};
 pub use cluster::{Cluster, ClusterOptions};
 pub use diary::{Diary, DiaryEntry, uptime};
 pub use events::EventView;

@@ -61,6 +61,7 @@ const PLACES: &[(Layer, &[&str])] = &[
             "rubelet-container-http",
             "rubelet-cri",
             "rubelet-linux",
+            "rubelet-memory",
             "rubelet-plugins",
         ],
     ),

@@ -45,6 +45,7 @@ use claims::ApiClaims;
 use events::ApiEvents;
 use node::ApiNode;
 pub(crate) use objects::PodObjects;
+pub(crate) use pods::EarlierMirrors;
 use pods::{ApiMirrorPods, ApiPodStatuses};
 use trust_bundles::TrustBundles;
 
@@ -212,6 +213,11 @@ impl Cluster {
     /// Where others say what the Node's status depends on.
     pub(crate) fn inputs(&self) -> NodeInputs {
         self.inputs.clone()
+    }
+
+    /// What the mirrors of static pods said before.
+    pub(crate) fn earlier_mirrors(&self) -> EarlierMirrors {
+        EarlierMirrors::new(self.api.clone())
     }
 
     /// Where statuses of pods go.

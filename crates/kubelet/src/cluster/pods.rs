@@ -1,8 +1,10 @@
 //! Pod objects at the API server: statuses on their way there, and mirror pods.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rubelet_apiserver::{ApiError, ApiErrorKind, ApiServer, Delete, Patch};
 use rubelet_node_status::{NodeHandle, NodeOrigin};
 use rubelet_pod_sources::{MirrorOwner, MirrorPods, MirrorPort};
@@ -89,6 +91,46 @@ async fn delete_now(api: &ApiServer, pod: &PodRef) -> Result<(), ApiError> {
     match api.namespaced::<Pod>(&pod.namespace).delete(&pod.name, &how).await {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,
+    }
+}
+
+/// How long a start waits for what the API server says of a static pod that already runs.
+const MIRROR_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the mirrors of static pods said before this kubelet started: another kubelet may have had the
+/// node until now, and it keeps no statuses on the node.
+#[derive(Debug)]
+pub(crate) struct EarlierMirrors {
+    api: ApiServer,
+    /// An API server that does not answer is waited for once, not for each pod: it may be one of them.
+    is_silent: AtomicBool,
+}
+
+impl EarlierMirrors {
+    pub(crate) fn new(api: ApiServer) -> Self {
+        Self { api, is_silent: AtomicBool::new(false) }
+    }
+
+    /// The status in the mirror of `pod`; none if there is no mirror of that very pod, or nobody says.
+    pub(crate) async fn status(&self, pod: &PodRef) -> Option<PodStatus> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return None;
+        }
+        let pods = self.api.namespaced::<Pod>(&pod.namespace);
+        let error = match tokio::time::timeout(MIRROR_PATIENCE, pods.get(&pod.name)).await {
+            Ok(Ok(mirror)) => {
+                let is_of_pod =
+                    pod_annotation(&mirror, labels::CONFIG_MIRROR) == Some(pod.uid.as_str());
+                return mirror.status.filter(|_| is_of_pod);
+            }
+            Ok(Err(error)) if error.is_not_found() => return None,
+            Ok(Err(error)) => error_chain(&error),
+            Err(_) => format!("no answer within {MIRROR_PATIENCE:?}"),
+        };
+        tracing::warn!(pod = %pod, error,
+            "Could not read the mirror of a static pod that runs; its times begin anew");
+        self.is_silent.store(true, Ordering::Relaxed);
+        None
     }
 }
 

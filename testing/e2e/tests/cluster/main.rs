@@ -16,6 +16,7 @@ mod restart;
 mod stage;
 mod static_pods;
 mod streaming;
+mod swap;
 mod volumes;
 mod why;
 mod workloads;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         restart::TRIALS,
         bad_input::TRIALS,
         certificates::TRIALS,
+        swap::TRIALS,
         volumes::TRIALS,
         images::TRIALS,
         streaming::TRIALS,
