@@ -10,11 +10,13 @@ use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, Uri, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rubelet_metrics::Registry;
 use serde::Serialize;
 
 use crate::access::{Access, Refusal, Subresources, User};
 use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
+use crate::metrics::{self, MetricsEndpoints, ServerType};
 use crate::state::{Endpoints, KubeletState};
 use crate::streaming::{self, ContainerAccess, Sessions};
 use crate::{node_logs, zpages};
@@ -25,13 +27,31 @@ pub(crate) fn healthz_routes(checks: &HealthChecks) -> Router {
 }
 
 /// The read-only port.
-pub(crate) fn read_only_routes<S: KubeletState>(state: Arc<S>, checks: &HealthChecks) -> Router {
-    Router::new()
+pub(crate) fn read_only_routes<S: KubeletState>(
+    state: Arc<S>,
+    checks: &HealthChecks,
+    metrics: &MetricsEndpoints,
+) -> Router {
+    let routes = Router::new()
         .route("/pods", get(pods::<S>))
         .route("/pods/", get(pods::<S>))
         .merge(checks.routes())
-        .fallback(not_found)
-        .with_state(state)
+        .fallback(not_found);
+    let routes = metrics
+        .registries
+        .iter()
+        .fold(routes, |routes, (path, registry)| routes.route(path, exposition(registry.clone())));
+    counted(routes.with_state(state), metrics, ServerType::ReadOnly)
+}
+
+/// Counts what is asked of `routes`.
+fn counted(routes: Router, metrics: &MetricsEndpoints, server: ServerType) -> Router {
+    routes.layer(from_fn_with_state((metrics.requests.clone(), server), metrics::count))
+}
+
+/// Metrics for whoever reads them, by whichever method: as upstream, scrapers are not taught.
+fn exposition<S: Clone + Send + Sync + 'static>(registry: Registry) -> MethodRouter<S> {
+    any(async move |headers: HeaderMap| metrics::answer(&registry, &headers))
 }
 
 /// What a route is called if it is called nothing special.
@@ -114,18 +134,32 @@ pub(crate) fn kubelet_routes<S: KubeletState + ContainerAccess>(
     access: Arc<Access>,
     endpoints: Endpoints,
     debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
 ) -> Router {
+    let routes = guarded_routes(checks, access, endpoints, debug, metrics);
+    counted(routes.router.with_state(state), metrics, ServerType::ReadWrite)
+}
+
+fn guarded_routes<S: KubeletState + ContainerAccess>(
+    checks: &HealthChecks,
+    access: Arc<Access>,
+    endpoints: Endpoints,
+    debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
+) -> Guarded<S> {
     let routes = Guarded::new(access)
         .on(["/pods", "/pods/"], &["pods", "proxy"], get(pods::<S>))
         .merge("/healthz", &["healthz", "proxy"], checks.routes());
-    let routes = if endpoints.debugging {
-        debugging_routes(routes, endpoints, debug)
+    let routes = metrics.registries.iter().fold(routes, |routes, (path, registry)| {
+        routes.on_any([path], &["metrics"], exposition(registry.clone()))
+    });
+    if endpoints.debugging {
+        debugging_routes(routes, endpoints, debug, metrics)
     } else {
         DEBUGGING
             .iter()
             .fold(routes, |routes, path| routes.beneath(path, "Debug endpoints are disabled."))
-    };
-    routes.router.with_state(state)
+    }
 }
 
 /// Where `enableDebuggingHandlers: false` is told in so many words.
@@ -145,6 +179,7 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     routes: Guarded<S>,
     endpoints: Endpoints,
     debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
 ) -> Guarded<S> {
     let container = |call: &str| {
         ["{pod}/{container}", "{pod}/{uid}/{container}"]
@@ -154,7 +189,7 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     let [attach, attach_uid] = container("attach");
     let [run, run_uid] = container("run");
     let forward = ["/portForward/{namespace}/{pod}", "/portForward/{namespace}/{pod}/{uid}"];
-    let sessions = Extension(Sessions::default());
+    let sessions = Extension(Sessions::new(metrics.requests.clone()));
     let streaming = |methods: MethodRouter<Arc<S>>| methods.layer(sessions.clone());
     let exec_methods = streaming(get(streaming::exec::<S>).post(streaming::exec::<S>));
     let attach_methods = streaming(get(streaming::attach::<S>).post(streaming::attach::<S>));
