@@ -40,6 +40,7 @@ mod client;
 mod cluster;
 mod issue;
 mod key;
+mod metrics;
 mod names;
 mod request;
 mod rotation;
@@ -74,5 +75,6 @@ pub use schedule::{
     rotation_deadline,
 };
 pub use serving::{ServingCertificateManager, ServingCertificateSettings};
+pub use metrics::{ClientCertificateMetrics, ServingCertificateMetrics};
 pub use status::{CertificateStatus, ROTATION_AGE_BOUNDS, RotationAges};
 pub use store::{CertificateStore, PairFiles, StoreError};

@@ -19,6 +19,7 @@ mod credentials;
 mod executor;
 mod image_volumes;
 mod logging;
+mod metrics;
 mod mounts;
 mod node;
 mod pod_admission;
@@ -36,6 +37,7 @@ mod why;
 mod wiring;
 
 pub use cluster::ClusterParts;
+pub use metrics::OtherMetrics;
 pub use node::Node;
 pub use rubelet_config::{Effective, Invocation};
 pub use start::run;

@@ -9,7 +9,7 @@ use rubelet_apiserver::ApiServer;
 use rubelet_config::{Effective, Gate};
 use rubelet_server::{
     Access, BoundListener, DebugRoutes, Endpoints, HealthChecks, HealthzServer, KubeletServer,
-    MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
+    MetricsEndpoints, MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
 use rubelet_types::Clock;
 use tokio_util::sync::CancellationToken;
@@ -77,6 +77,7 @@ pub(crate) async fn serve_api(
     checks: HealthChecks,
     access: Access,
     signed: Option<SignedServing>,
+    metrics: MetricsEndpoints,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
     if config.enable_server {
@@ -113,14 +114,16 @@ pub(crate) async fn serve_api(
             .with_pod_explanations(Arc::new(state.view.pod_explainer()));
         let server =
             KubeletServer::new(state.clone(), checks.clone(), access, endpoints(effective), tls)
-                .with_debug_routes(debug);
+                .with_debug_routes(debug)
+                .with_metrics(metrics.clone());
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {
         let listener = BoundListener::bind(socket(&config.address, config.read_only_port)?)
             .await
             .context("starting the read-only server")?;
-        tasks.spawn(ReadOnlyServer::new(state, checks).run(listener, stop.clone()));
+        let server = ReadOnlyServer::new(state, checks).with_metrics(metrics);
+        tasks.spawn(server.run(listener, stop.clone()));
     }
     Ok(())
 }

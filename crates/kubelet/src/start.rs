@@ -29,6 +29,7 @@ use crate::access::access_settings;
 use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
 use crate::logging::{self, LogHandle};
+use crate::metrics::{self, OtherMetrics};
 use crate::node::Node;
 use crate::server_state::ServerState;
 use crate::servers;
@@ -161,6 +162,7 @@ async fn serve(
     let Some(joined) = stop.run_until_cancelled(joining).await else { return Ok(()) };
     let joined = joined?;
     let api = joined.as_ref().map(|joined| joined.api.clone());
+    let client_certificate = joined.as_ref().and_then(|joined| joined.certificate_metrics(clock));
     // From now on, so that a certificate is asked for while the runtime is still away.
     let certificate_kept =
         joined.map(|joined| tokio::spawn(joined.keep_client_certificate(stop.clone())));
@@ -240,6 +242,14 @@ async fn serve(
         }
         _ => None,
     };
+    let metrics = metrics::endpoints(
+        &view,
+        OtherMetrics {
+            client_certificate,
+            serving_certificate: signed.as_ref().map(|signed| signed.metrics(clock)),
+            ..OtherMetrics::default()
+        },
+    );
     servers::serve_api(
         effective,
         &node,
@@ -250,6 +260,7 @@ async fn serve(
         health.checks(),
         access,
         signed,
+        metrics,
     )
     .await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));

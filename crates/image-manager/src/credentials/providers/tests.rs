@@ -245,7 +245,7 @@ async fn an_answer_that_is_none_gives_nothing_and_shows_nothing() {
             token: None,
             annotations: BTreeMap::new(),
         };
-        let error = providers.0[0].program.run(&request).await.unwrap_err();
+        let error = providers.providers[0].program.run(&request).await.unwrap_err();
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("t0ps3cret"), "{case}: {shown}");
         if case == "exit" {
