@@ -64,14 +64,7 @@ pub struct RestClientMetrics {
     retries: Family<3, Counter>,
 }
 
-collector!(RestClientMetrics {
-    requests,
-    duration,
-    request_size,
-    response_size,
-    limiter,
-    retries,
-});
+collector!(RestClientMetrics { requests, duration, request_size, response_size, limiter, retries });
 
 impl Default for RestClientMetrics {
     fn default() -> Self {

@@ -64,6 +64,7 @@ pub use cluster::{
 };
 pub use issue::{IssueError, RequestError, RequestErrorKind, SeenRequest, SigningRequests};
 pub use key::SigningKey;
+pub use metrics::{ClientCertificateMetrics, ServingCertificateMetrics};
 pub use names::serving_template;
 pub use request::{
     Incompatible, Missing, Purpose, RequestName, RequestState, RequestTemplate, check_compatible,
@@ -75,6 +76,5 @@ pub use schedule::{
     rotation_deadline,
 };
 pub use serving::{ServingCertificateManager, ServingCertificateSettings};
-pub use metrics::{ClientCertificateMetrics, ServingCertificateMetrics};
 pub use status::{CertificateStatus, ROTATION_AGE_BOUNDS, RotationAges};
 pub use store::{CertificateStore, PairFiles, StoreError};

@@ -103,7 +103,10 @@ mod tests {
         }
         let clock = Clock::system();
         let registry = Registry::new()
-            .with(Arc::new(ClientCertificateMetrics { status: status.clone(), clock: clock.clone() }))
+            .with(Arc::new(ClientCertificateMetrics {
+                status: status.clone(),
+                clock: clock.clone(),
+            }))
             .with(Arc::new(ServingCertificateMetrics { status, clock }));
         let text = registry.expose(Format::Prometheus);
         for line in [

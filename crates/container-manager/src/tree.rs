@@ -100,11 +100,7 @@ impl CgroupTree {
         done
     }
 
-    async fn do_ensure(
-        &self,
-        name: &CgroupName,
-        values: &CgroupValues,
-    ) -> Result<(), TreeError> {
+    async fn do_ensure(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
         let values = match &self.systemd {
             Some(systemd) => {
                 systemd.ensure_slice(&name.to_slice(), values).await?;
@@ -132,11 +128,7 @@ impl CgroupTree {
         done
     }
 
-    async fn do_update(
-        &self,
-        name: &CgroupName,
-        values: &CgroupValues,
-    ) -> Result<(), TreeError> {
+    async fn do_update(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
         let values = match &self.systemd {
             Some(systemd) => {
                 systemd.set_values(&name.to_slice(), values).await?;

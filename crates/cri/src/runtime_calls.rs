@@ -3,7 +3,6 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-
 use rubelet_types::{ContainerId, SandboxId};
 
 use crate::{CriClient, CriError, CriErrorKind, Rpc, v1};

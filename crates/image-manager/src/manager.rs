@@ -172,9 +172,10 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
             Mutex::new(TokenBucket::new(per_second, burst, Instant::now()))
         });
         let metrics = Arc::<ImageMetrics>::default();
-        let records = config.credential_verification.clone().map(|verification| {
-            PullRecords::new(verification, clock.clone(), metrics.clone())
-        });
+        let records = config
+            .credential_verification
+            .clone()
+            .map(|verification| PullRecords::new(verification, clock.clone(), metrics.clone()));
         let turns = PullTurns::new(config.serialize_image_pulls, config.max_parallel_image_pulls);
         Self {
             inner: Arc::new(Inner {

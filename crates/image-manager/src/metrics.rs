@@ -1,4 +1,6 @@
-use rubelet_metrics::{Counter, DEFAULT_BUCKETS, Desc, Family, Gauge, Histogram, Metric, collector};
+use rubelet_metrics::{
+    Counter, DEFAULT_BUCKETS, Desc, Family, Gauge, Histogram, Metric, collector,
+};
 
 use crate::manager::PullPolicy;
 
@@ -148,10 +150,7 @@ collector!(CredentialProviderMetrics { duration, errors });
 
 impl Default for CredentialProviderMetrics {
     fn default() -> Self {
-        Self {
-            duration: Family::new(&PLUGIN_DURATION),
-            errors: Family::new(&PLUGIN_ERRORS),
-        }
+        Self { duration: Family::new(&PLUGIN_DURATION), errors: Family::new(&PLUGIN_ERRORS) }
     }
 }
 

@@ -502,9 +502,7 @@ impl Executor {
                 && failure.message.contains(IMAGE_VOLUME_MOUNT_FAILED)
         });
         self.metrics.image_volumes(image_volumes, cannot_mount);
-        started
-            .map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot)))
-            .map_err(failed)
+        started.map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot))).map_err(failed)
     }
 
     fn config_failed(

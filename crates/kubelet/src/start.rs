@@ -16,7 +16,7 @@ use rubelet_event_recorder::log_events;
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
 use rubelet_pod_sources::PodSource;
-use rubelet_server::HealthChecks;
+use rubelet_server::{HealthChecks, HealthMetrics};
 use rubelet_sync_loop::SyncLoopHealth;
 use rubelet_types::{Clock, NodePaths};
 use rubelet_volume_manager::HostMounts;
@@ -246,6 +246,7 @@ async fn serve(
         &view,
         OtherMetrics {
             client_certificate,
+            health: health.metrics.clone(),
             serving_certificate: signed.as_ref().map(|signed| signed.metrics(clock)),
             ..OtherMetrics::default()
         },
@@ -282,17 +283,21 @@ async fn until_stopped(stop: CancellationToken, work: impl Future<Output = ()>) 
 
 /// The checks of the health ports, which answer before there is a kubelet to ask.
 #[derive(Clone, Debug, Default)]
-struct Health(Arc<OnceLock<SyncLoopHealth>>);
+struct Health {
+    sync_loop: Arc<OnceLock<SyncLoopHealth>>,
+    metrics: Arc<HealthMetrics>,
+}
 
 impl Health {
     fn watch(&self, view: &KubeletView) {
         // It is set once: there is one kubelet in a process.
-        let _ = self.0.set(view.sync_loop().clone());
+        let _ = self.sync_loop.set(view.sync_loop().clone());
     }
 
     fn checks(&self) -> HealthChecks {
-        let sync_loop = self.0.clone();
+        let sync_loop = self.sync_loop.clone();
         HealthChecks::ping()
+            .counted_in(self.metrics.clone())
             .with("log", || Ok(()))
             .with("syncloop", move || sync_loop.get().map_or(Ok(()), |health| health.check()))
     }

@@ -121,7 +121,8 @@ impl ProcessUsage {
     /// When procfs does not tell.
     pub fn read_own() -> Result<Self, ProcessError> {
         let path = Path::new("/proc/self/stat");
-        let failed = |path: &Path, source| ProcessError::ReadUsage { path: path.to_owned(), source };
+        let failed =
+            |path: &Path, source| ProcessError::ReadUsage { path: path.to_owned(), source };
         let malformed = |path| failed(path, io::ErrorKind::InvalidData.into());
         let stat = std::fs::read_to_string(path).map_err(|error| failed(path, error))?;
         // The second field is a name in parentheses that may hold anything.

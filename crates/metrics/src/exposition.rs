@@ -85,12 +85,7 @@ impl Samples<'_> {
 
     /// Adds a series of a histogram: how many values fell between each bound of the buckets and
     /// the one before, and above the last.
-    pub fn histogram(
-        &mut self,
-        labels: &[&str],
-        counts: impl IntoIterator<Item = u64>,
-        sum: f64,
-    ) {
+    pub fn histogram(&mut self, labels: &[&str], counts: impl IntoIterator<Item = u64>, sum: f64) {
         debug_assert_eq!(self.desc.kind, Kind::Histogram, "{}", self.desc.name);
         self.begin();
         let bounds = self.desc.buckets.iter().copied().chain([f64::INFINITY]);
@@ -115,14 +110,12 @@ impl Samples<'_> {
         let open = self.format == Format::OpenMetrics && *kind == Kind::Counter;
         let _ = match name.strip_suffix("_total") {
             // There a counter's name is that without the suffix, and what lacks it is none.
-            Some(name) if open => writeln!(
-                self.text,
-                "# HELP {name} {stability}{help}\n# TYPE {name} counter"
-            ),
-            None if open => writeln!(
-                self.text,
-                "# HELP {name} {stability}{help}\n# TYPE {name} unknown"
-            ),
+            Some(name) if open => {
+                writeln!(self.text, "# HELP {name} {stability}{help}\n# TYPE {name} counter")
+            }
+            None if open => {
+                writeln!(self.text, "# HELP {name} {stability}{help}\n# TYPE {name} unknown")
+            }
             _ => writeln!(self.text, "# HELP {name} {stability}{help}\n# TYPE {name} {kind}"),
         };
     }

@@ -67,19 +67,14 @@ impl<const N: usize, V: Value> Family<N, V> {
     /// Writes all series.
     pub fn collect(&self, to: &mut Exposition) {
         let mut samples = to.family(self.desc);
-        for (labels, value) in
-            self.series.read().unwrap_or_else(PoisonError::into_inner).iter()
-        {
+        for (labels, value) in self.series.read().unwrap_or_else(PoisonError::into_inner).iter() {
             let labels = labels.each_ref().map(AsRef::as_ref);
             value.write(&labels, &mut samples);
         }
     }
 }
 
-fn find<const N: usize, V>(
-    series: &[(Labels<N>, V)],
-    labels: &[&str; N],
-) -> Result<usize, usize> {
+fn find<const N: usize, V>(series: &[(Labels<N>, V)], labels: &[&str; N]) -> Result<usize, usize> {
     series.binary_search_by(|(of_series, _)| {
         let pairs = of_series.iter().zip(labels);
         pairs.fold(Ordering::Equal, |so_far, (here, wanted)| {

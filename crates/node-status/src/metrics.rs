@@ -134,6 +134,9 @@ mod tests {
             &metrics.startup,
         ]
         .map(|gauge| gauge.get().round());
-        assert!(seconds.iter().zip([95.0, 2.0, 3.0, 10.0, 110.0]).all(|(a, b)| a.eq(&b)), "{seconds:?}");
+        assert!(
+            seconds.iter().zip([95.0, 2.0, 3.0, 10.0, 110.0]).all(|(a, b)| a.eq(&b)),
+            "{seconds:?}"
+        );
     }
 }

@@ -387,9 +387,15 @@ async fn users_are_told_why() {
     let text = registry.expose(Format::Prometheus);
     let labels = "container=\"c\",namespace=\"n\",pod=\"p\"";
     for line in [
-        format!("prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"successful\"}} 3"),
-        format!("prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"failed\"}} 1"),
-        format!("prober_probe_duration_seconds_bucket{{{labels},probe_type=\"Liveness\",le=\"0.005\"}} 3"),
+        format!(
+            "prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"successful\"}} 3"
+        ),
+        format!(
+            "prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"failed\"}} 1"
+        ),
+        format!(
+            "prober_probe_duration_seconds_bucket{{{labels},probe_type=\"Liveness\",le=\"0.005\"}} 3"
+        ),
         format!("prober_probe_duration_seconds_count{{{labels},probe_type=\"Liveness\"}} 3"),
     ] {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use http::{StatusCode, header};
 use jiff::Timestamp;
 
-const ROUTE: &str = "/containerLogs/{namespace}/{pod}/{container}";
+pub(crate) const PATH: &str = "/containerLogs/{namespace}/{pod}/{container}";
 
 /// Which log is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub trait ContainerLogs: Send + Sync + 'static {
 }
 
 pub(crate) fn routes(logs: Arc<dyn ContainerLogs>) -> Router {
-    Router::new().route(ROUTE, get(serve)).with_state(logs)
+    Router::new().route(PATH, get(serve)).with_state(logs)
 }
 
 async fn serve(

@@ -40,7 +40,7 @@ pub use container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogStream, LogTarget, LogsSince, PodLogOptions,
 };
 pub use debug::DebugRoutes;
-pub use health::HealthChecks;
+pub use health::{HealthChecks, HealthMetrics};
 pub use metrics::{MetricsEndpoints, ServerMetrics};
 pub use pod_explanations::{PodExplanation, PodExplanations};
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, Query, Request, State};
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::access::{Access, Refusal, Subresources, User};
 use crate::debug::DebugRoutes;
-use crate::health::HealthChecks;
+use crate::health::{HEALTH_PATHS, HealthChecks};
 use crate::metrics::{self, MetricsEndpoints, ServerType};
 use crate::state::{Endpoints, KubeletState};
 use crate::streaming::{self, ContainerAccess, Sessions};
@@ -62,8 +62,8 @@ const PROXY: Subresources = &["proxy"];
 struct Guarded<S> {
     router: Router<Arc<S>>,
     access: Arc<Access>,
-    /// The first parts of all paths, for people to see.
-    paths: BTreeSet<String>,
+    /// All paths, each with what it is called.
+    table: BTreeMap<String, Subresources>,
 }
 
 impl<S: Send + Sync + 'static> Guarded<S> {
@@ -71,7 +71,7 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         let guard =
             from_fn_with_state(Guard { access: access.clone(), subresources: PROXY }, admit);
         let router = Router::new().fallback(not_found.layer(guard));
-        Self { router, access, paths: BTreeSet::new() }
+        Self { router, access, table: BTreeMap::new() }
     }
 
     /// Adds a route under each of `paths`.
@@ -94,17 +94,16 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         let guard = Guard { access: self.access.clone(), subresources };
         let methods = methods.layer(from_fn_with_state(guard, admit));
         for path in paths {
-            let first = path.split('/').nth(1).unwrap_or_default();
-            self.paths.insert(format!("/{first}"));
+            self.table.insert(path.to_owned(), subresources);
             self.router = self.router.route(path, methods.clone());
         }
         self
     }
 
-    /// Adds the routes of a module of its own, all of which begin with `first`.
-    fn merge(mut self, first: &str, subresources: Subresources, routes: Router<Arc<S>>) -> Self {
+    /// Adds the routes of a module of its own, which are at `paths`.
+    fn merge(mut self, paths: &[&str], subresources: Subresources, routes: Router<Arc<S>>) -> Self {
         let guard = from_fn_with_state(Guard { access: self.access.clone(), subresources }, admit);
-        self.paths.insert(first.to_owned());
+        self.table.extend(paths.iter().map(|path| ((*path).to_owned(), subresources)));
         self.router = self.router.merge(routes.layer(guard));
         self
     }
@@ -149,7 +148,7 @@ fn guarded_routes<S: KubeletState + ContainerAccess>(
 ) -> Guarded<S> {
     let routes = Guarded::new(access)
         .on(["/pods", "/pods/"], &["pods", "proxy"], get(pods::<S>))
-        .merge("/healthz", &["healthz", "proxy"], checks.routes());
+        .merge(&HEALTH_PATHS, &["healthz", "proxy"], checks.routes());
     let routes = metrics.registries.iter().fold(routes, |routes, (path, registry)| {
         routes.on_any([path], &["metrics"], exposition(registry.clone()))
     });
@@ -195,8 +194,8 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     let attach_methods = streaming(get(streaming::attach::<S>).post(streaming::attach::<S>));
     let forward_methods =
         streaming(get(streaming::port_forward::<S>).post(streaming::port_forward::<S>));
-    let routes = debug.0.into_iter().fold(routes, |routes, (first, of_debug)| {
-        routes.merge(first, PROXY, of_debug.with_state(()))
+    let routes = debug.0.into_iter().fold(routes, |routes, (path, of_debug)| {
+        routes.merge(&[path], PROXY, of_debug.with_state(()))
     });
     let routes = if endpoints.profiling {
         routes
@@ -231,7 +230,9 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     };
     let routes = routes.on(["/flagz"], &["configz"], get(flagz::<S>));
     // The last, so that it knows of all others.
-    let paths: Arc<[String]> = routes.paths.iter().cloned().collect();
+    let first = |path: &String| format!("/{}", path.split('/').nth(1).unwrap_or_default());
+    let paths: BTreeSet<String> = routes.table.keys().map(first).collect();
+    let paths: Arc<[String]> = paths.into_iter().collect();
     let statusz = get(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
         zpages::statusz(&state.about(), &paths, &headers)
     });

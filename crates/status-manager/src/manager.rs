@@ -103,14 +103,13 @@ impl StatusManager {
             listening: true,
             counters: StatusCounters::default(),
         };
-        let shared =
-            Arc::new(Shared {
-                state: Mutex::new(state),
-                changed: Notify::new(),
-                clock,
-                gates,
-                metrics: Arc::default(),
-            });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            clock,
+            gates,
+            metrics: Arc::default(),
+        });
         (Self { shared: Arc::clone(&shared) }, StatusChanges { shared })
     }
 

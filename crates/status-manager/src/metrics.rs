@@ -23,10 +23,7 @@ collector!(StatusMetrics { sync_duration, terminated });
 
 impl Default for StatusMetrics {
     fn default() -> Self {
-        Self {
-            sync_duration: Metric::new(&SYNC_DURATION),
-            terminated: Family::new(&TERMINATED),
-        }
+        Self { sync_duration: Metric::new(&SYNC_DURATION), terminated: Family::new(&TERMINATED) }
     }
 }
 

@@ -2,9 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rubelet_metrics::{
-    Collector, Desc, Exposition, Family, Gauge, Histogram, Metric, collector,
-};
+use rubelet_metrics::{Collector, Desc, Exposition, Family, Gauge, Histogram, Metric, collector};
 use rubelet_volume_plan::{VolumeAction, VolumePlugin};
 
 use crate::manager::Inner;
@@ -63,7 +61,8 @@ impl VolumeMetrics {
     /// A step of taking a pod's volumes down has ended. Those that are no volume's do not count.
     pub(crate) fn took_down(&self, action: &VolumeAction, took: Duration, done: bool) {
         match action {
-            VolumeAction::TearDownDirectory { plugin, .. } | VolumeAction::Unmount { plugin, .. } => {
+            VolumeAction::TearDownDirectory { plugin, .. }
+            | VolumeAction::Unmount { plugin, .. } => {
                 self.operation(*plugin, "volume_unmount", took, done);
             }
             VolumeAction::RemoveDeviceLink { plugin, .. } => {

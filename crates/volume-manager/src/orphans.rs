@@ -9,10 +9,10 @@ use rubelet_volume_plan::{ContainerPresence, ObservedPodVolumes, plan_volumes};
 use tokio::time::Instant;
 
 use crate::error::TearDownError;
+use crate::metrics::VolumeMetrics;
 use crate::observe::{ObserveError, PodDirectory, list, mounts_beneath, observe};
 use crate::persistent::VolumeTurns;
 use crate::port::MountPort;
-use crate::metrics::VolumeMetrics;
 use crate::tear_down::tear_down_observed;
 
 /// How often the log names the orphans that are left.

@@ -22,10 +22,12 @@ const BUILD: Desc = Desc::gauge(
     "platform",
 ])
 .of(Stability::Beta);
-const FEATURES: Desc =
-    Desc::gauge("kubernetes_feature_enabled", "1 for each feature gate that is on, 0 if it is off.")
-        .with(&["name", "stage"])
-        .of(Stability::Beta);
+const FEATURES: Desc = Desc::gauge(
+    "kubernetes_feature_enabled",
+    "1 for each feature gate that is on, 0 if it is off.",
+)
+.with(&["name", "stage"])
+.of(Stability::Beta);
 const NAME: Desc =
     Desc::gauge("kubelet_node_name", "Always 1: the name of the node.").with(&["node"]);
 const CGROUP_VERSION: Desc =

@@ -215,11 +215,9 @@ impl PodMetrics {
 
 const DESIRED: Desc =
     Desc::gauge("kubelet_desired_pods", "Pods that the sources want.").with(&["static"]);
-const ACTIVE: Desc = Desc::gauge(
-    "kubelet_active_pods",
-    "Pods that use what the node has, or for which it is kept.",
-)
-.with(&["static"]);
+const ACTIVE: Desc =
+    Desc::gauge("kubelet_active_pods", "Pods that use what the node has, or for which it is kept.")
+        .with(&["static"]);
 const MIRRORS: Desc =
     Desc::gauge("kubelet_mirror_pods", "Static pods that the API server shows as mirrors.");
 const WORKING: Desc = Desc::gauge(
@@ -330,9 +328,9 @@ impl PodGauges {
 
     fn collect_running(&self, to: &mut Exposition) {
         let pods = self.pleg.pods();
-        let runs = pods.values().filter(|pod| {
-            pod.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready)
-        });
+        let runs = pods
+            .values()
+            .filter(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.state == SandboxState::Ready));
         to.family(&RUNNING_PODS).count(&[], number(runs.count()));
         let mut states: BTreeMap<&str, u64> = BTreeMap::new();
         for container in pods.values().flat_map(|pod| &pod.containers) {
@@ -369,11 +367,14 @@ mod tests {
     #[test]
     fn reasons_of_rejections_are_upstreams_or_others() {
         let metrics = Arc::new(PodMetrics::default());
-        for reason in ["OutOfcpu", "OutOfnvidia.com/gpu", "OutOfexample.org/x", "MadeUp", "Evicted"] {
+        for reason in ["OutOfcpu", "OutOfnvidia.com/gpu", "OutOfexample.org/x", "MadeUp", "Evicted"]
+        {
             metrics.rejected(reason);
         }
         metrics.container(ContainerKind::Sidecar, Some("RunContainerError"));
         metrics.container(ContainerKind::Regular, None);
+        metrics.sandbox(true, true);
+        metrics.sandbox(false, true);
         metrics.image_volumes(2, false);
         metrics.image_volumes(1, true);
         let text = Registry::new().with(metrics).expose(Format::Prometheus);
@@ -385,6 +386,9 @@ mod tests {
             "kubelet_started_containers_total{container_type=\"container\"} 1",
             "kubelet_started_containers_total{container_type=\"init_container\"} 1",
             "kubelet_started_containers_errors_total{code=\"RunContainerError\",container_type=\"init_container\"} 1",
+            "kubelet_started_pods_errors_total 2",
+            "kubelet_started_user_namespaced_pods_total 1",
+            "kubelet_started_user_namespaced_pods_errors_total 1",
             "kubelet_image_volume_requested_total 3",
             "kubelet_image_volume_mounted_succeed_total 2",
             "kubelet_image_volume_mounted_errors_total 1",

@@ -14,11 +14,9 @@ const VIRTUAL: Desc =
 const MAX_VIRTUAL: Desc =
     Desc::gauge("process_virtual_memory_max_bytes", "How large the address space may become.")
         .of(Stability::None);
-const RESIDENT: Desc =
-    Desc::gauge("process_resident_memory_bytes", "How much of it is in memory.")
-        .of(Stability::None);
-const FILES: Desc =
-    Desc::gauge("process_open_fds", "Open file descriptors.").of(Stability::None);
+const RESIDENT: Desc = Desc::gauge("process_resident_memory_bytes", "How much of it is in memory.")
+    .of(Stability::None);
+const FILES: Desc = Desc::gauge("process_open_fds", "Open file descriptors.").of(Stability::None);
 const MAX_FILES: Desc =
     Desc::gauge("process_max_fds", "How many file descriptors may be open.").of(Stability::None);
 

@@ -196,7 +196,8 @@ mod tests {
     }
 
     fn at(seconds: i64) -> Timestamp {
-        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds)
+        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap()
+            + jiff::SignedDuration::from_secs(seconds)
     }
 
     #[test]

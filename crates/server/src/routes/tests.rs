@@ -10,11 +10,11 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::metrics::ServerMetrics;
 use crate::access::{AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError};
 use crate::container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogTarget, PodLogOptions,
 };
+use crate::metrics::ServerMetrics;
 use crate::pod_explanations::{PodExplanation, PodExplanations};
 use crate::state::StateError;
 use crate::streaming::{ContainerTarget, PodTarget, StreamOptions, StreamingError};
@@ -389,4 +389,43 @@ async fn what_does_not_exist_makes_no_series() {
     // Two servers, and for each `other` and `pods` by GET or by some other method.
     assert!(lines(&after) < lines(&before) + 2 * 2 * 2 * 20, "{after}");
     assert!(!after.contains("made-up") && !after.contains("MADE"), "{after}");
+}
+
+/// The endpoints of the table in `docs/parity.md` that are said to work, with what they are called.
+fn said_to_work() -> BTreeMap<String, String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/parity.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let section = page.split("\n## ").find_map(|section| section.strip_prefix("Endpoints\n"));
+    let rows = section.unwrap().lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.filter_map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, state, subresources, ..] = cells[..] else { panic!("{row}") };
+        let plain = |cell: &str| cell.replace('`', "");
+        (state == "works").then(|| (plain(name), plain(subresources)))
+    });
+    rows.collect()
+}
+
+#[test]
+fn endpoints_are_those_that_the_page_lists() {
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    let access = Arc::new(Access::new(settings, "node", None).unwrap());
+    let metrics = ["/metrics", "/metrics/probes", "/metrics/slis"]
+        .into_iter()
+        .fold(MetricsEndpoints::default(), |all, path| all.with(path, Registry::new()));
+    let checks = HealthChecks::ping();
+    let table = guarded_routes::<Node>(&checks, access, ALL, debug(), &metrics).table;
+    // With and without a slash at the end is one endpoint.
+    let is_other = |path: &str| path.strip_suffix('/').is_some_and(|it| table.contains_key(it));
+    let is: BTreeMap<String, String> = table
+        .iter()
+        .filter(|(path, _)| !is_other(path))
+        .map(|(path, subresources)| (path.clone(), subresources.join(", ")))
+        .collect();
+    assert_eq!(is, said_to_work());
 }

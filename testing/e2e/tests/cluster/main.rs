@@ -6,6 +6,7 @@
 mod claims;
 mod images;
 mod logs;
+mod metrics;
 mod node;
 mod outage;
 mod pods;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         node::TRIALS,
         pods::TRIALS,
         logs::TRIALS,
+        metrics::TRIALS,
         why::TRIALS,
         workloads::TRIALS,
         static_pods::TRIALS,

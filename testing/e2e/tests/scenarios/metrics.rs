@@ -41,9 +41,10 @@ impl Scrape {
         let has = |series: &Series, (name, value): &(&str, &str)| {
             series.labels.iter().any(|(known, is)| known == name && is == value)
         };
-        let fitting = self.0.iter().filter(|series| {
-            series.name == name && labels.iter().all(|label| has(series, label))
-        });
+        let fitting = self
+            .0
+            .iter()
+            .filter(|series| series.name == name && labels.iter().all(|label| has(series, label)));
         fitting.map(|series| series.value).reduce(|sum, value| sum + value)
     }
 
@@ -53,7 +54,12 @@ impl Scrape {
         Ok(())
     }
 
-    fn expect_at_least(&self, name: &str, labels: &[(&str, &str)], least: f64) -> anyhow::Result<()> {
+    fn expect_at_least(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        least: f64,
+    ) -> anyhow::Result<()> {
         let found = self.sum(name, labels);
         ensure!(found >= Some(least), "{name}{labels:?} is {found:?}, below {least}");
         Ok(())
@@ -108,14 +114,21 @@ fn metrics_tell_of_a_pods_life_and_forget_it(stage: &Stage) -> anyhow::Result<()
             other => Err(format!("{other:?}")),
         }
     })?;
-    kubelet
-        .wait_for_pod("counted", "restarted", WAIT, |pod| pod.ready && pod.restarts() == 1)?;
-    // What the second run of the container says of itself is counted from its first probe on.
-    wait_for("the probe to succeed again", WAIT, || {
-        let probes = scrape(&kubelet, "/metrics/probes").map_err(|error| format!("{error:#}"))?;
-        let labels = [("pod", running.name.as_str()), ("result", "failed")];
-        let failed = probes.sum("prober_probe_total", &labels);
-        if failed >= Some(2.0) { Ok(()) } else { Err(format!("{failed:?} have failed")) }
+    kubelet.wait_for_pod("counted", "restarted", WAIT, |pod| pod.ready && pod.restarts() == 1)?;
+    // What the second run of the container says of itself is counted from its first probe on, and
+    // what runs as of the next relist, which is far off while the runtime sends events.
+    wait_for("probes of both kinds, and a relist", WAIT, || {
+        let read = |path| scrape(&kubelet, path).map_err(|error| format!("{error:#}"));
+        let (probes, metrics) = (read("/metrics/probes")?, read("/metrics")?);
+        let of = |result| [("pod", running.name.as_str()), ("result", result)];
+        let failed = probes.sum("prober_probe_total", &of("failed"));
+        let successful = probes.sum("prober_probe_total", &of("successful"));
+        let running = [("container_state", "running")];
+        let runs = metrics.sum("kubelet_running_containers", &running);
+        if failed >= Some(2.0) && successful >= Some(1.0) && runs == Some(1.0) {
+            return Ok(());
+        }
+        Err(format!("{failed:?} failed, {successful:?} succeeded, {runs:?} containers run"))
     })?;
 
     let metrics = scrape(&kubelet, "/metrics")?;
@@ -123,7 +136,11 @@ fn metrics_tell_of_a_pods_life_and_forget_it(stage: &Stage) -> anyhow::Result<()
     metrics.expect("kubelet_started_pods_total", &[], 1.0)?;
     metrics.expect("kubelet_started_pods_errors_total", &[], 0.0)?;
     metrics.expect("kubelet_started_containers_total", &[("container_type", "container")], 2.0)?;
-    metrics.expect("kubelet_terminated_containers_total", &[("container_type", "container")], 1.0)?;
+    metrics.expect(
+        "kubelet_terminated_containers_total",
+        &[("container_type", "container")],
+        1.0,
+    )?;
     metrics.expect("kubelet_desired_pods", &[("static", "true")], 1.0)?;
     metrics.expect("kubelet_active_pods", &[("static", "true")], 1.0)?;
     metrics.expect("kubelet_working_pods", &[("config", "desired"), ("lifecycle", "sync")], 1.0)?;
@@ -141,7 +158,8 @@ fn metrics_tell_of_a_pods_life_and_forget_it(stage: &Stage) -> anyhow::Result<()
     metrics.expect("kubelet_run_podsandbox_duration_seconds_count", &[], 1.0)?;
     metrics.expect_at_least("kubelet_pleg_relist_duration_seconds_count", &[], 1.0)?;
     metrics.expect_at_least("kubelet_pleg_last_seen_seconds", &[], 1.7e9)?;
-    let pulled = [("pull_policy", "never"), ("present_locally", "true"), ("pull_required", "false")];
+    let pulled =
+        [("pull_policy", "never"), ("present_locally", "true"), ("pull_required", "false")];
     metrics.expect("kubelet_image_manager_ensure_image_requests_total", &pulled, 2.0)?;
     let empty_dir = ("volume_plugin", "kubernetes.io/empty-dir");
     let mounts = [empty_dir, ("operation_name", "volume_mount"), ("status", "success")];
@@ -164,6 +182,14 @@ fn metrics_tell_of_a_pods_life_and_forget_it(stage: &Stage) -> anyhow::Result<()
         [("probe_type", "Liveness"), ("container", "server"), ("pod_uid", running.uid.as_str())];
     probes.expect_at_least("prober_probe_total", &labels, 2.0)?;
     probes.expect_at_least("prober_probe_duration_seconds_count", &labels[..2], 1.0)?;
+
+    // Reading what health checks came to begins anew.
+    scrape(&kubelet, "/metrics/slis")?;
+    kubelet.get(10255, "/healthz")?;
+    let checks = scrape(&kubelet, "/metrics/slis")?;
+    checks.expect("kubernetes_healthcheck", &[("name", "syncloop"), ("type", "healthz")], 1.0)?;
+    let passed = [("name", "syncloop"), ("status", "success")];
+    checks.expect("kubernetes_healthchecks_total", &passed, 1.0)?;
 
     let (status, text) = server::get(&kubelet, None, "/metrics")?;
     ensure!(status == 200, "10250 answered {status}: {text}");
@@ -192,6 +218,10 @@ fn metrics_tell_of_a_pods_life_and_forget_it(stage: &Stage) -> anyhow::Result<()
     let unmounts = [empty_dir, ("operation_name", "volume_unmount"), ("status", "success")];
     metrics.expect("storage_operation_duration_seconds_count", &unmounts, 1.0)?;
     metrics.expect_at_least("kubelet_pod_worker_duration_seconds_count", &of("kill"), 1.0)?;
-    metrics.expect_at_least("kubelet_cgroup_manager_duration_seconds_count", &of("destroy"), 1.0)?;
+    metrics.expect_at_least(
+        "kubelet_cgroup_manager_duration_seconds_count",
+        &of("destroy"),
+        1.0,
+    )?;
     metrics.expect("kubelet_terminated_containers_total", &[("container_type", "container")], 2.0)
 }
