@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use crate::connection::{Connect, Request};
 use crate::error::{ApiError, Target, Verb};
 use crate::kubeconfig::{KubeConfig, KubeConfigError, Origin};
+use crate::metrics::{RestClientMetrics, Try};
 use crate::objects::{ApiObject, Objects};
 use crate::options::ApiServerOptions;
 use crate::outage::Outage;
@@ -52,6 +53,7 @@ struct Shared {
     /// Counts the transports.
     generation: watch::Sender<u64>,
     outage: Outage,
+    metrics: Arc<RestClientMetrics>,
 }
 
 impl ApiServer {
@@ -93,8 +95,14 @@ impl ApiServer {
             transport: RwLock::new(Arc::new(transport)),
             generation: watch::Sender::new(0),
             outage: Outage::default(),
+            metrics: Arc::default(),
         };
         Self { shared: Arc::new(shared), lane: Lane::General }
+    }
+
+    /// What is counted of requests, over all lanes.
+    pub fn metrics(&self) -> Arc<RestClientMetrics> {
+        self.shared.metrics.clone()
     }
 
     fn by(&self, lane: Lane) -> Self {
@@ -162,8 +170,7 @@ impl ApiServer {
             namespace: None,
             name: None,
         };
-        let transport = self.transport();
-        match transport.call(self.lane, &target, &request, RESPONDS_WITHIN).await {
+        match self.try_call(&target, &request, RESPONDS_WITHIN).await {
             Ok(answer) => !answer.status.is_server_error(),
             Err(_) => false,
         }
@@ -242,15 +249,38 @@ impl ApiServer {
         self.shared.outage.recoveries()
     }
 
-    async fn turn(&self) {
+    async fn turn(&self, method: &Method) {
         let limit = match self.lane {
             Lane::General => &self.shared.limits[0],
             Lane::Events => &self.shared.limits[1],
             Lane::Heartbeats => &self.shared.limits[2],
         };
         if let Some(limit) = limit {
+            let begun = Instant::now();
             limit.turn().await;
+            let transport = self.transport();
+            self.shared.metrics.held_back(transport.host(), method, begun.elapsed());
         }
+    }
+
+    /// One try of a request.
+    async fn try_call(
+        &self,
+        target: &Target,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Answer, ApiError> {
+        let transport = self.transport();
+        let begun = Instant::now();
+        let answer = transport.call(self.lane, target, request, limit).await;
+        let tried = Try {
+            status: answer.as_ref().ok().map(|answer| answer.status),
+            took: begun.elapsed(),
+            sent: request.body.len(),
+            received: answer.as_ref().ok().map(|answer| answer.body.len()),
+        };
+        self.shared.metrics.tried(transport.host(), &request.method, &tried);
+        answer
     }
 
     fn try_limit(&self) -> Duration {
@@ -269,11 +299,11 @@ impl ApiServer {
         let deadline = Instant::now() + in_all;
         let mut retries = 0;
         loop {
-            if timeout_at(deadline, self.turn()).await.is_err() {
+            if timeout_at(deadline, self.turn(&request.method)).await.is_err() {
                 return Err(ApiError::timeout(target, in_all));
             }
             let limit = self.try_limit().min(deadline - Instant::now());
-            let answer = self.transport().call(self.lane, &target, &request, limit).await;
+            let answer = self.try_call(&target, &request, limit).await;
             let Answer { status, headers, body } =
                 answer.inspect_err(|error| self.shared.outage.note_failure(error))?;
             if status.is_success() {
@@ -287,6 +317,7 @@ impl ApiServer {
                 return Err(error);
             }
             retries += 1;
+            self.shared.metrics.retried(self.transport().host(), &request.method, status);
             tracing::debug!(%target, ?wait, retries, "the API server asks to come back later");
             sleep(wait).await;
         }
@@ -298,9 +329,21 @@ impl ApiServer {
         target: &Target,
         request: &Request,
     ) -> Result<OpenAnswer, ApiError> {
-        self.turn().await;
+        self.turn(&request.method).await;
         let limit = self.shared.options.request_timeout;
-        let opened = self.transport().open(self.lane, target, request, limit).await;
+        let transport = self.transport();
+        let begun = Instant::now();
+        let opened = transport.open(self.lane, target, request, limit).await;
+        let tried = Try {
+            status: opened.as_ref().ok().map(|opened| match opened {
+                Ok(_) => StatusCode::OK,
+                Err(refusal) => refusal.status,
+            }),
+            took: begun.elapsed(),
+            sent: request.body.len(),
+            received: None,
+        };
+        self.shared.metrics.tried(transport.host(), &request.method, &tried);
         let opened = opened.and_then(|answer| {
             answer.map_err(|Answer { status, headers, body }| {
                 refusal(target, status, &headers, &body)

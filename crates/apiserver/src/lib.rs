@@ -25,6 +25,7 @@ mod credentials;
 mod decode;
 mod error;
 mod kubeconfig;
+mod metrics;
 mod objects;
 mod options;
 mod outage;
@@ -40,6 +41,7 @@ pub use error::{ApiError, ApiErrorKind, Verb};
 pub use kubeconfig::{
     ClientCertificate, InitialCertificate, InlineCertificate, KubeConfig, KubeConfigError,
 };
+pub use metrics::RestClientMetrics;
 pub use objects::{ApiObject, Delete, Objects, Patch, Selector};
 pub use options::ApiServerOptions;
 pub use rate_limit::RateLimit;

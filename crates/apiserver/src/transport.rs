@@ -48,6 +48,8 @@ pub(crate) enum TransportError {
 pub(crate) struct Transport {
     /// Of the kubeconfig it was made of; nothing within the process.
     pub(crate) fingerprint: Option<u64>,
+    /// The server's host and port as its URL has them, to be counted by.
+    host: String,
     credentials: Arc<Credentials>,
     lanes: [Pools; 3],
 }
@@ -102,7 +104,8 @@ impl Transport {
         let dialer = Dialer::Network(Arc::new(network));
         let new_pool = || Pool::new(dialer.clone(), base.clone());
         let lanes = Lane::ALL.map(|_| Pools { calls: new_pool(), watches: new_pool() });
-        Ok(Self { fingerprint: Some(config.fingerprint()), credentials, lanes })
+        let (fingerprint, host) = (Some(config.fingerprint()), server.authority());
+        Ok(Self { fingerprint, host, credentials, lanes })
     }
 
     /// To a server within the process.
@@ -110,7 +113,13 @@ impl Transport {
         let base = Base::new(&ServerUrl::within_process(), &options.user_agent, &[]);
         let new_pool = || Pool::new(Dialer::Within(Arc::clone(connector)), base.clone());
         let lanes = Lane::ALL.map(|_| Pools { calls: new_pool(), watches: new_pool() });
-        Self { fingerprint: None, credentials: Arc::new(Credentials::none()), lanes }
+        let (host, credentials) = (ServerUrl::within_process().authority(), Credentials::none());
+        Self { fingerprint: None, host, credentials: Arc::new(credentials), lanes }
+    }
+
+    /// The server's host and port.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     fn pools(&self, lane: Lane) -> &Pools {

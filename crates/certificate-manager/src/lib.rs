@@ -40,6 +40,7 @@ mod client;
 mod cluster;
 mod issue;
 mod key;
+mod metrics;
 mod names;
 mod request;
 mod rotation;
@@ -63,6 +64,7 @@ pub use cluster::{
 };
 pub use issue::{IssueError, RequestError, RequestErrorKind, SeenRequest, SigningRequests};
 pub use key::SigningKey;
+pub use metrics::{ClientCertificateMetrics, ServingCertificateMetrics};
 pub use names::serving_template;
 pub use request::{
     Incompatible, Missing, Purpose, RequestName, RequestState, RequestTemplate, check_compatible,

@@ -49,6 +49,13 @@ impl RotationAges {
     }
 }
 
+impl Default for CertificateStatus {
+    /// There is no certificate yet.
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
 impl CertificateStatus {
     pub(crate) fn new(leaf: Option<LeafCertificate>) -> Self {
         Self(Arc::new(Shared {

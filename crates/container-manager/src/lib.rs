@@ -19,6 +19,7 @@
 
 mod capacity;
 mod manager;
+mod metrics;
 mod pod_cgroups;
 mod setup;
 #[cfg(test)]
@@ -28,5 +29,6 @@ mod tree;
 pub use manager::{
     ContainerManager, ContainerManagerError, ContainerManagerSettings, Enforcement, PodCgroup,
 };
+pub use metrics::CgroupMetrics;
 pub use setup::{SetupError, SetupWarning};
 pub use tree::{CgroupDriver, TreeError};

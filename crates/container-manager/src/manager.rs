@@ -16,6 +16,7 @@ use rubelet_types::{EventObject, EventRecorder, ResourceAmounts, error_chain};
 use tokio::sync::Mutex;
 
 use crate::capacity::NodeCapacity;
+use crate::metrics::CgroupMetrics;
 use crate::setup::{SetupError, SetupWarning, check_machine};
 use crate::tree::{CgroupDriver, CgroupTree, TreeError};
 
@@ -187,6 +188,7 @@ pub struct ContainerManager {
     recorder: EventRecorder,
     started: OnceLock<Started>,
     applied: Mutex<Applied>,
+    metrics: Arc<CgroupMetrics>,
 }
 
 impl ContainerManager {
@@ -198,7 +200,13 @@ impl ContainerManager {
             recorder,
             started: OnceLock::new(),
             applied: Mutex::new(Applied::default()),
+            metrics: Arc::default(),
         }
+    }
+
+    /// What is counted of operations on cgroups.
+    pub fn metrics(&self) -> Arc<CgroupMetrics> {
+        self.metrics.clone()
     }
 
     /// Checks the machine, makes the cgroups above pods and enforces reservations. Running pods are
@@ -407,7 +415,7 @@ impl ContainerManager {
             // Otherwise systemd does not know that the slice uses the controller, and takes it away.
             pods_cgroup.cpuset_cpus = Some(capacity.online_cpus.clone());
         }
-        let tree = CgroupTree::new(cgroups, settings.driver);
+        let tree = CgroupTree::new(cgroups, settings.driver, self.metrics.clone());
         let root = CgroupName::from_cgroupfs(&settings.cgroup_root);
         // The component is a constant without special characters.
         let kubepods = root.child(PODS_CGROUP).unwrap_or(root);

@@ -684,7 +684,7 @@ fn parents_and_names_under_systemd() {
 
     let machine = Machine::with_fake_v2(&V2_DIRECTORIES);
     let cgroups = || CgroupFs::detect(&machine.host()).unwrap();
-    let systemd = tree::CgroupTree::new(cgroups(), CgroupDriver::Systemd);
+    let systemd = tree::CgroupTree::new(cgroups(), CgroupDriver::Systemd, Default::default());
     let name = CgroupName::from_cgroupfs("/kubepods/burstable/pod1-a");
     assert_eq!(systemd.cgroup_parent(&name), "kubepods-burstable-pod1_a.slice");
     assert_eq!(
@@ -695,6 +695,6 @@ fn parents_and_names_under_systemd() {
     for reserved in ["/system.slice", "system.slice", "/system"] {
         assert_eq!(systemd.path(&systemd.name_of(reserved)), "/system.slice", "{reserved}");
     }
-    let cgroupfs = tree::CgroupTree::new(cgroups(), CgroupDriver::Cgroupfs);
+    let cgroupfs = tree::CgroupTree::new(cgroups(), CgroupDriver::Cgroupfs, Default::default());
     assert_eq!(cgroupfs.cgroup_parent(&name), "/kubepods/burstable/pod1-a");
 }

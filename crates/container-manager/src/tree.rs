@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use rubelet_linux::cgroup::{CgroupError, CgroupFs, SystemdError, SystemdUnits};
 use rubelet_node_resources::{CgroupName, CgroupValues};
+use tokio::time::Instant;
+
+use crate::metrics::CgroupMetrics;
 
 /// Who makes cgroups (`cgroupDriver`, or what the runtime says).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +37,20 @@ pub enum TreeError {
 pub(crate) struct CgroupTree {
     file_system: Arc<CgroupFs>,
     systemd: Option<Arc<SystemdUnits>>,
+    metrics: Arc<CgroupMetrics>,
 }
 
 impl CgroupTree {
-    pub(crate) fn new(file_system: CgroupFs, driver: CgroupDriver) -> Self {
+    pub(crate) fn new(
+        file_system: CgroupFs,
+        driver: CgroupDriver,
+        metrics: Arc<CgroupMetrics>,
+    ) -> Self {
         let systemd = match driver {
             CgroupDriver::Cgroupfs => None,
             CgroupDriver::Systemd => Some(Arc::new(SystemdUnits::new(file_system.is_v2()))),
         };
-        Self { file_system: Arc::new(file_system), systemd }
+        Self { file_system: Arc::new(file_system), systemd, metrics }
     }
 
     pub(crate) fn file_system(&self) -> &CgroupFs {
@@ -86,6 +94,13 @@ impl CgroupTree {
         name: &CgroupName,
         values: &CgroupValues,
     ) -> Result<(), TreeError> {
+        let begun = Instant::now();
+        let done = self.do_ensure(name, values).await;
+        self.metrics.took("create", begun.elapsed());
+        done
+    }
+
+    async fn do_ensure(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
         let values = match &self.systemd {
             Some(systemd) => {
                 systemd.ensure_slice(&name.to_slice(), values).await?;
@@ -107,6 +122,13 @@ impl CgroupTree {
         name: &CgroupName,
         values: &CgroupValues,
     ) -> Result<(), TreeError> {
+        let begun = Instant::now();
+        let done = self.do_update(name, values).await;
+        self.metrics.took("update", begun.elapsed());
+        done
+    }
+
+    async fn do_update(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
         let values = match &self.systemd {
             Some(systemd) => {
                 systemd.set_values(&name.to_slice(), values).await?;
@@ -124,6 +146,13 @@ impl CgroupTree {
 
     /// Removes the cgroup. Fails with [`CgroupError::Busy`] while processes are left.
     pub(crate) async fn destroy(&self, name: &CgroupName) -> Result<(), TreeError> {
+        let begun = Instant::now();
+        let done = self.do_destroy(name).await;
+        self.metrics.took("destroy", begun.elapsed());
+        done
+    }
+
+    async fn do_destroy(&self, name: &CgroupName) -> Result<(), TreeError> {
         let stopped = match &self.systemd {
             Some(systemd) => systemd.stop(&name.to_slice()).await,
             None => Ok(()),

@@ -1,4 +1,3 @@
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,41 +10,13 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::connection::{Connection, InvalidEndpoint, socket_path};
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
-use crate::{CriError, Rpc};
+use crate::{CriError, Rpc, RuntimeMetrics};
 
 /// Largest message taken from the runtime.
 const MAX_RECEIVE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Deadlines beyond this are as good as this; keeps arithmetic on users' grace periods in range.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-
-/// A call that ended, for metrics.
-#[derive(Clone, Copy, Debug)]
-pub struct CallRecord {
-    /// The call.
-    pub rpc: Rpc,
-    /// How long it took.
-    pub duration: Duration,
-    /// It failed. NotFound counts here even where the caller takes it for success.
-    pub failed: bool,
-}
-
-/// Gets every call that ended. Must not block.
-#[derive(Clone)]
-pub struct CallObserver(Arc<dyn Fn(CallRecord) + Send + Sync>);
-
-impl CallObserver {
-    /// Hands every record to `observe`.
-    pub fn new(observe: impl Fn(CallRecord) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(observe))
-    }
-}
-
-impl fmt::Debug for CallObserver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CallObserver")
-    }
-}
 
 /// How a [`CriClient`] behaves.
 #[derive(Clone, Debug)]
@@ -55,13 +26,11 @@ pub struct CriOptions {
     /// Feature gate `CRIListStreaming`: fetch lists in parts, which the size limit of one message
     /// does not touch. A runtime without these calls is asked the old way from then on.
     pub list_streaming: bool,
-    /// Gets every call that ended.
-    pub observer: Option<CallObserver>,
 }
 
 impl Default for CriOptions {
     fn default() -> Self {
-        Self { request_timeout: Duration::from_secs(120), list_streaming: false, observer: None }
+        Self { request_timeout: Duration::from_secs(120), list_streaming: false }
     }
 }
 
@@ -83,7 +52,7 @@ struct Inner {
     image: Option<Connection>,
     request_timeout: Duration,
     list_streaming: AtomicBool,
-    observer: Option<CallObserver>,
+    metrics: Arc<RuntimeMetrics>,
 }
 
 impl CriClient {
@@ -114,10 +83,16 @@ impl CriClient {
     }
 
     fn new(runtime: Connection, image: Option<Connection>, options: CriOptions) -> Self {
-        let CriOptions { request_timeout, list_streaming, observer } = options;
+        let CriOptions { request_timeout, list_streaming } = options;
         let list_streaming = AtomicBool::new(list_streaming);
-        let inner = Inner { runtime, image, request_timeout, list_streaming, observer };
+        let metrics = Arc::default();
+        let inner = Inner { runtime, image, request_timeout, list_streaming, metrics };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// What is counted of its calls, those of its clones included.
+    pub fn metrics(&self) -> &Arc<RuntimeMetrics> {
+        &self.inner.metrics
     }
 
     /// `runtimeRequestTimeout`.
@@ -259,9 +234,7 @@ impl CriClient {
         if let Err(error) = &result {
             tracing::debug!(%rpc, ?duration, %error, "CRI call failed");
         }
-        if let Some(CallObserver(observe)) = &self.inner.observer {
-            observe(CallRecord { rpc, duration, failed: result.is_err() });
-        }
+        self.inner.metrics.record(rpc, duration, result.is_err());
         result
     }
 }

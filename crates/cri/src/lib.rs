@@ -15,15 +15,17 @@ mod connection;
 mod error;
 mod events;
 mod image_calls;
+mod metrics;
 pub mod observe;
 mod rpc;
 mod runtime_calls;
 mod stats_calls;
 pub mod v1;
 
-pub use client::{CallObserver, CallRecord, CriClient, CriOptions};
+pub use client::{CriClient, CriOptions};
 pub use connection::InvalidEndpoint;
 pub use error::{CriError, CriErrorKind, Disposition};
 pub use events::{ContainerEvent, ContainerEventKind, ContainerEvents};
+pub use metrics::RuntimeMetrics;
 pub use rpc::Rpc;
 pub use runtime_calls::RuntimeVersion;

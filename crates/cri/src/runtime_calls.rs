@@ -1,6 +1,7 @@
 //! The calls of the runtime service.
 
 use std::time::Duration;
+use tokio::time::Instant;
 
 use rubelet_types::{ContainerId, SandboxId};
 
@@ -135,6 +136,7 @@ impl CriClient {
             runtime_handler: runtime_handler.to_owned(),
         };
         let deadline = Some(self.request_timeout().saturating_mul(2));
+        let started = Instant::now();
         let answer = self
             .runtime_within(
                 Rpc::RunPodSandbox,
@@ -142,7 +144,9 @@ impl CriClient {
                 message,
                 |mut client, request| async move { client.run_pod_sandbox(request).await },
             )
-            .await?;
+            .await;
+        self.metrics().record_sandbox(runtime_handler, started.elapsed(), answer.is_err());
+        let answer = answer?;
         if answer.pod_sandbox_id.is_empty() {
             return Err(CriError::incomplete_answer(
                 Rpc::RunPodSandbox,

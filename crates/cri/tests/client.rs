@@ -10,8 +10,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use rubelet_cri::observe::pod_snapshot;
 use rubelet_cri::v1::runtime_service_server::RuntimeServiceServer;
-use rubelet_cri::{CallObserver, CriClient, CriError, CriErrorKind, CriOptions, Rpc, v1};
+use rubelet_cri::{CriClient, CriError, CriErrorKind, CriOptions, Rpc, v1};
 use rubelet_fake_cri::{FakeOptions, FakeRuntime, Fault, FaultAction, Pull, tokio_clock};
+use rubelet_metrics::{Format, Registry};
 use rubelet_types::{Clock, ContainerId, PodRef, SandboxId, labels};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
@@ -369,16 +370,29 @@ async fn images_come_from_their_own_endpoint_if_there_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_observer_gets_every_call() {
-    let records = Arc::new(Mutex::new(Vec::new()));
-    let sink = records.clone();
-    let observer =
-        CallObserver::new(move |record| sink.lock().unwrap().push((record.rpc, record.failed)));
+async fn every_call_is_counted_by_its_operation_also_through_clones() {
     let runtime = runtime();
-    let client = runtime.client(CriOptions { observer: Some(observer), ..CriOptions::default() });
+    let client = runtime.client(CriOptions::default());
     client.version().await.unwrap();
+    client.clone().version().await.unwrap();
     client.start_container(&ContainerId::new("c")).await.unwrap_err();
-    assert_eq!(*records.lock().unwrap(), [(Rpc::Version, false), (Rpc::StartContainer, true)]);
+    client.run_pod_sandbox(sandbox_config("a"), "").await.unwrap();
+    client.run_pod_sandbox(sandbox_config("a"), "no-such-handler").await.unwrap_err();
+    let text = Registry::new().with(client.metrics().clone()).expose(Format::Prometheus);
+    for line in [
+        "kubelet_runtime_operations_total{operation_type=\"version\"} 2",
+        "kubelet_runtime_operations_total{operation_type=\"start_container\"} 1",
+        "kubelet_runtime_operations_errors_total{operation_type=\"start_container\"} 1",
+        "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"version\",le=\"298.0232238769531\"} 2",
+        "kubelet_runtime_operations_duration_seconds_count{operation_type=\"version\"} 2",
+        "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"\"} 1",
+        "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"no-such-handler\"} 1",
+        "kubelet_run_podsandbox_errors_total{runtime_handler=\"no-such-handler\"} 1",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+    let failed = "kubelet_runtime_operations_errors_total{operation_type=\"version\"}";
+    assert!(!text.contains(failed), "{text}");
 }
 
 fn clock() -> Clock {

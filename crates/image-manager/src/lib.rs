@@ -14,6 +14,7 @@ mod back_off;
 mod credentials;
 mod error;
 mod manager;
+mod metrics;
 mod pull;
 mod rate_limit;
 pub mod reference;
@@ -30,5 +31,6 @@ pub use error::EnsureImageError;
 pub use manager::{
     EnsureImage, ImageManager, ImageManagerConfig, ImageRef, ImageUser, PullPolicy, PullState,
 };
+pub use metrics::{CredentialProviderMetrics, ImageMetrics};
 pub use service::{CredentialLookup, ImageCredentials, ImageService};
 pub use verification::{CredentialVerification, RecordError, VerificationPolicy};

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::back_off::PullBackOff;
 use crate::credentials::PullCredential;
 use crate::error::EnsureImageError;
+use crate::metrics::{Asked, Check, ImageMetrics};
 use crate::pull::{PullRequest, PullTurns, PulledImage, Puller};
 use crate::rate_limit::TokenBucket;
 use crate::reference::with_default_tag;
@@ -142,6 +143,7 @@ struct Inner<S, C> {
     events: EventRecorder,
     clock: Clock,
     back_off: Mutex<PullBackOff>,
+    metrics: Arc<ImageMetrics>,
 }
 
 impl<S, C> Clone for ImageManager<S, C> {
@@ -169,10 +171,11 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
             let (per_second, burst) = (config.registry_pull_qps, config.registry_burst);
             Mutex::new(TokenBucket::new(per_second, burst, Instant::now()))
         });
+        let metrics = Arc::<ImageMetrics>::default();
         let records = config
             .credential_verification
             .clone()
-            .map(|verification| PullRecords::new(verification, clock.clone()));
+            .map(|verification| PullRecords::new(verification, clock.clone(), metrics.clone()));
         let turns = PullTurns::new(config.serialize_image_pulls, config.max_parallel_image_pulls);
         Self {
             inner: Arc::new(Inner {
@@ -185,8 +188,14 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
                     config.back_off_initial,
                     config.back_off_max,
                 )),
+                metrics,
             }),
         }
+    }
+
+    /// What is counted of images.
+    pub fn metrics(&self) -> Arc<ImageMetrics> {
+        self.inner.metrics.clone()
     }
 
     /// Makes ready what records of pulls need. To be awaited before the first image is asked for.
@@ -250,6 +259,17 @@ impl<S: ImageService, C: ImageCredentials> ImageManager<S, C> {
 
 impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
     async fn ensure(&self, request: EnsureImage<'_>) -> Result<ImageRef, EnsureImageError> {
+        let mut asked = Asked::default();
+        let ensured = self.ensure_asked(request, &mut asked).await;
+        self.metrics.asked(request.policy, asked);
+        ensured
+    }
+
+    async fn ensure_asked(
+        &self,
+        request: EnsureImage<'_>,
+        asked: &mut Asked,
+    ) -> Result<ImageRef, EnsureImageError> {
         let written = request.image;
         let (image, reference) = with_default_tag(written).map_err(|error| {
             let message = format!(
@@ -280,15 +300,19 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
         let mut credentials = None;
         if request.policy != PullPolicy::Always {
             let found = self.find_present(request, &spec).await?;
+            asked.present = Some(found.is_some());
             if let Some(found) = found
                 && self.may_use(lookup, request.image, &found, &mut credentials).await
             {
+                asked.pulled = Some(false);
                 return Ok(self.present(request, found));
             }
+            asked.pulled = Some(true);
             if request.policy == PullPolicy::Never {
                 return Err(self.never_pulled(request));
             }
         }
+        asked.pulled = Some(true);
         self.pull(request, spec.clone(), lookup, credentials).await
     }
 
@@ -325,6 +349,7 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
                 }
                 // The pull will fail for the same reason, and users be told.
                 Err(error) => {
+                    self.metrics.checked(Check::Failed);
                     tracing::warn!(pod = %lookup.pod, image, error = %error,
                         "Cannot verify that the pod may use an image");
                     false
@@ -406,6 +431,7 @@ impl<S: ImageService, C: ImageCredentials> Inner<S, C> {
             Ok(Some(image)) => image.size,
             Ok(None) | Err(_) => 0,
         };
+        self.metrics.pulled(size, pulled.took);
         let message = format!(
             "Successfully pulled image {:?} in {} ({} including waiting). Image size: {size} bytes.",
             request.image,

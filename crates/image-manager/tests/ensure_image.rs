@@ -16,6 +16,7 @@ use rubelet_image_manager::{
     ImageCredentials, ImageManager, ImageManagerConfig, ImageRef, ImageService, ImageUser,
     ObjectCoordinates, PullCredential, PullCredentialsError, PullPolicy, VerificationPolicy,
 };
+use rubelet_metrics::{Format, Registry};
 use rubelet_types::{Clock, EventObject, EventRecorder, PodRef, PodUid};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -614,6 +615,30 @@ async fn a_pod_uses_a_present_image_only_if_it_could_pull_it() {
     assert_eq!(node.runtime.pulls().len(), pulls);
     let left = std::fs::read_dir(node.records.path().join("image_manager/pulling")).unwrap();
     assert_eq!(left.count(), 0, "no pull is under way");
+
+    let text = Registry::new().with(node.manager.metrics()).expose(Format::Prometheus);
+    let asked = "kubelet_image_manager_ensure_image_requests_total";
+    for line in [
+        "kubelet_imagemanager_ondisk_pullintents 0".to_owned(),
+        "kubelet_imagemanager_ondisk_pulledrecords 1".to_owned(),
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"credentialPolicyAllowed\"} 1"
+            .to_owned(),
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"credentialRecordFound\"} 4"
+            .to_owned(),
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"mustAuthenticate\"} 7"
+            .to_owned(),
+        // As it was there, and as it had to be pulled for the first time.
+        format!(
+            "{asked}{{present_locally=\"false\",pull_policy=\"ifnotpresent\",\
+             pull_required=\"true\"}} 1"
+        ),
+        format!(
+            "{asked}{{present_locally=\"true\",pull_policy=\"never\",pull_required=\"false\"}} 1"
+        ),
+        "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"0-10MB\"} 2".to_owned(),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

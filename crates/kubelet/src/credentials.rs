@@ -6,8 +6,9 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use rubelet_apiserver::{ApiServer, ApiServerOptions, KubeConfig, ProxyEnvironment};
 use rubelet_certificate_manager::{
-    ClientCertificateManager, ClientCredentials, PairFiles, ServingCertificateManager,
-    ServingCertificateSettings, ServingRotationPort,
+    ClientCertificateManager, ClientCertificateMetrics, ClientCredentials, PairFiles,
+    ServingCertificateManager, ServingCertificateMetrics, ServingCertificateSettings,
+    ServingRotationPort,
 };
 use rubelet_config::{Effective, Gate};
 use rubelet_node_status::NodeHandle;
@@ -66,6 +67,12 @@ impl Joined {
         tracing::info!(server = config.server(), "Joining a cluster");
         let api = ApiServer::new(&config, speak, clock.clone()).context("--kubeconfig")?;
         Ok(Some(Self { api, credentials, rotation }))
+    }
+
+    /// Tells of the client certificate, if it is kept up to date.
+    pub(crate) fn certificate_metrics(&self, clock: &Clock) -> Option<ClientCertificateMetrics> {
+        let status = self.rotation.as_ref()?.status();
+        Some(ClientCertificateMetrics { status, clock: clock.clone() })
     }
 
     /// Keeps the client certificate up to date until `stop`.
@@ -127,6 +134,11 @@ impl SignedServing {
             .await?
             .context("failed to initialize server certificate manager")?;
         Ok(Self { manager, api, node })
+    }
+
+    /// Tells of the certificate.
+    pub(crate) fn metrics(&self, clock: &Clock) -> ServingCertificateMetrics {
+        ServingCertificateMetrics { status: self.manager.status(), clock: clock.clone() }
     }
 
     /// Where certificate and key may be.

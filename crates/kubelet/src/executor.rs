@@ -41,6 +41,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::PodObjects;
+use crate::metrics::PodMetrics;
 use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
@@ -83,6 +84,8 @@ struct PodMemory {
     told_deadline: bool,
     probes_ended: bool,
     finished: bool,
+    /// Its worker has begun something.
+    begun: bool,
 }
 
 /// The managers, wired together for the pod workers.
@@ -111,6 +114,7 @@ pub(crate) struct Executor {
     pub(crate) events: EventRecorder,
     pub(crate) clock: Clock,
     pub(crate) memory: Mutex<HashMap<PodUid, PodMemoryEntry>>,
+    pub(crate) metrics: Arc<PodMetrics>,
 }
 
 /// Opaque to the start: see [`PodMemory`].
@@ -144,7 +148,10 @@ fn failure_of(reason: &'static str, message: String, retry_at: Option<Timestamp>
 impl PodPort for Executor {
     async fn run(&self, order: ActionOrder, cancel: CancellationToken) -> ActionOutcome {
         match order.action.clone() {
-            Action::PreparePod => self.prepare(&order, &cancel).await,
+            Action::PreparePod => {
+                self.count_beginning(&order.pod_ref.uid);
+                self.prepare(&order, &cancel).await
+            }
             Action::CreateSandbox { attempt } => {
                 self.create_sandbox(&order, attempt, &cancel).await
             }
@@ -214,6 +221,7 @@ impl PodPort for Executor {
     }
 
     fn forget(&self, pod: &PodRef) {
+        self.metrics.startup.forget(&pod.uid);
         self.probes.remove_pod(&pod.uid);
         if let Some(objects) = &self.pod_objects {
             objects.forget(&pod.uid);
@@ -345,7 +353,10 @@ impl Executor {
                 return failure_of("", message, None);
             }
         };
-        match self.runtime.create_sandbox(&order.pod, sandbox, cancel).await {
+        let created = self.runtime.create_sandbox(&order.pod, sandbox, cancel).await;
+        let is_failed = created.as_ref().is_err_and(|failure| !failure.cancelled);
+        self.metrics.sandbox(has_own_users(&order.pod), is_failed);
+        match created {
             Ok(snapshot) => ActionOutcome::SandboxCreated(snapshot),
             Err(failure) => failed(failure),
         }
@@ -357,8 +368,26 @@ impl Executor {
         start: ContainerStart,
         cancel: &CancellationToken,
     ) -> ActionOutcome {
-        match self.try_start_container(order, start, cancel).await {
-            Ok(outcome) | Err(outcome) => outcome,
+        let kind = find_container(&order.pod, &start.name).map(|spec| spec.kind);
+        let (Ok(outcome) | Err(outcome)) = self.try_start_container(order, start, cancel).await;
+        if let Some(kind) = kind {
+            let failed = match &outcome {
+                ActionOutcome::Failed(failure) => Some(failure.reason),
+                _ => None,
+            };
+            self.metrics.container(kind, failed);
+        }
+        outcome
+    }
+
+    /// A worker has something done for its pod for the first time.
+    fn count_beginning(&self, uid: &PodUid) {
+        let mut memory = self.memory();
+        let entry = &mut memory.entry(uid.clone()).or_default().0;
+        if !std::mem::replace(&mut entry.begun, true)
+            && let Some(seen) = self.desired.seen(uid)
+        {
+            self.metrics.worker_began(seen.elapsed());
         }
     }
 
@@ -434,6 +463,7 @@ impl Executor {
             .container_manager
             .container_resources(pod, &spec.container, false)
             .map_err(|error| config_error(error_chain(&error)))?;
+        let image_volumes = image_volumes.len();
         let to_start = ContainerToStart {
             name: start.name,
             sandbox,
@@ -461,11 +491,13 @@ impl Executor {
             api_objects: objects,
             allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
-        self.runtime
-            .start_container(pod, to_start, cancel)
-            .await
-            .map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot)))
-            .map_err(failed)
+        let started = self.runtime.start_container(pod, to_start, cancel).await;
+        let cannot_mount = started.as_ref().is_err_and(|failure| {
+            failure.reason == reasons::CREATE_CONTAINER_ERROR
+                && failure.message.contains(IMAGE_VOLUME_MOUNT_FAILED)
+        });
+        self.metrics.image_volumes(image_volumes, cannot_mount);
+        started.map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot))).map_err(failed)
     }
 
     /// The outcome of a start whose configuration cannot be made, of which an event tells.
@@ -626,6 +658,8 @@ impl Executor {
         let imposed = cause.and_then(imposed_end);
         input.outcome_override = imposed.as_ref();
         let status = compute_pod_status(&input);
+        let begins_to_run = matches!(previous.phase.as_deref(), None | Some("Pending"))
+            && status.phase.as_deref() == Some("Running");
         let becomes_ready = !is_ready(&status) && matches!(report.stage, Stage::Syncing);
         let outcome = self.statuses.set_status(report.pod, status);
         if let SetOutcome::Refused(refusal) = &outcome {
@@ -633,6 +667,12 @@ impl Executor {
                 policy = ?pod_restart_policy(report.pod), "Refused a status");
         }
         let changed = matches!(outcome, SetOutcome::Changed { .. });
+        if changed
+            && begins_to_run
+            && let Some(seen) = self.desired.seen(uid)
+        {
+            self.metrics.pod_runs(seen.elapsed());
+        }
         self.save_status(report, &outcome);
         if becomes_ready && changed {
             // What is not ready yet is probed now, not a period later.
@@ -677,6 +717,14 @@ async fn environment_files(
     tokio::task::spawn_blocking(move || read_environment_files(&container, &volume_paths))
         .await
         .unwrap_or_default()
+}
+
+/// What runtimes say first when they cannot mount an image into a container.
+const IMAGE_VOLUME_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
+
+/// The pod has users of its own (`hostUsers: false`).
+fn has_own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
 }
 
 /// How a pod ends that somebody else than its containers ended.

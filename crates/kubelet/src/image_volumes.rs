@@ -10,6 +10,7 @@ use rubelet_pod_runtime::ImageMount;
 use rubelet_pod_workers::ActionOrder;
 use rubelet_types::{ContainerSpec, EventObject};
 use rubelet_volume_manager::PodVolumes;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::Executor;
@@ -87,7 +88,11 @@ impl Executor {
             field_path: &spec.field_path(),
             sandbox_config,
         };
-        self.images.ensure_image(request, cancel).await.map_err(|error| {
+        let uid = &order.pod_ref.uid;
+        self.metrics.startup.image_begun(uid, Instant::now());
+        let ensured = self.images.ensure_image(request, cancel).await;
+        self.metrics.startup.image_ended(uid, Instant::now());
+        ensured.map_err(|error| {
             if cancel.is_cancelled() {
                 return ActionOutcome::Cancelled;
             }

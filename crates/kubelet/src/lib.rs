@@ -20,6 +20,7 @@ mod executor;
 mod image_volumes;
 mod iptables;
 mod logging;
+mod metrics;
 mod mounts;
 mod node;
 mod pod_admission;
@@ -38,6 +39,7 @@ mod why;
 mod wiring;
 
 pub use cluster::ClusterParts;
+pub use metrics::OtherMetrics;
 pub use node::Node;
 pub use rubelet_config::{Effective, Invocation};
 pub use start::run;

@@ -219,8 +219,11 @@ impl PodAdmission {
                 return Next::ReadNode;
             }
             Verdict::Rejected(rejection) => self.reject(&pod, started_at, &rejection),
-            Verdict::AfterOthers { victims } => {
+            Verdict::AfterOthers { victims, lacking } => {
                 self.desired.set_standing(uid, Standing::Expected);
+                for _ in &victims {
+                    self.executor.metrics.preempted(&lacking);
+                }
                 return Next::WaitFor(self.preempt(leaving, &pod, victims));
             }
         }
@@ -270,6 +273,7 @@ impl PodAdmission {
         let Rejection { reason, message } = rejection;
         tracing::info!(pod = %reference, reason, message, "Pod rejected");
         self.desired.set_standing(&reference.uid, Standing::Refused);
+        self.executor.metrics.rejected(reason);
         self.executor.events.warning(
             EventObject::Pod(reference.clone()),
             reason.clone(),

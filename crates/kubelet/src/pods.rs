@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{PodFullName, PodUid, is_static_pod, pod_ref};
 use serde::Serialize;
+use tokio::time::Instant;
 
 /// Whether a desired pod was let in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -27,6 +28,8 @@ struct Desired {
     standing: Standing,
     /// By its worker's word nothing of it runs any more, and nothing will.
     is_over: bool,
+    /// When a source first listed it.
+    seen: Instant,
 }
 
 /// All desired pods by uid. Whoever admits pods writes, everybody may read.
@@ -47,6 +50,7 @@ impl DesiredPods {
                 pod: pod.clone(),
                 standing: Standing::default(),
                 is_over: false,
+                seen: Instant::now(),
             });
     }
 
@@ -71,6 +75,11 @@ impl DesiredPods {
                 && metadata.namespace.as_deref() == Some(namespace)
         });
         named.max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0)).cloned()
+    }
+
+    /// When a source first listed the pod.
+    pub(crate) fn seen(&self, uid: &PodUid) -> Option<Instant> {
+        self.lock().get(uid).map(|desired| desired.seen)
     }
 
     pub(crate) fn contains(&self, uid: &PodUid) -> bool {

@@ -9,7 +9,7 @@ use rubelet_apiserver::ApiServer;
 use rubelet_config::{Effective, Gate};
 use rubelet_server::{
     Access, BoundListener, DebugRoutes, Endpoints, HealthChecks, HealthzServer, KubeletServer,
-    MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
+    MetricsEndpoints, MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -74,6 +74,8 @@ pub(crate) struct ApiParts {
     pub(crate) access: Access,
     /// The certificate to show, if the cluster signs it.
     pub(crate) signed: Option<SignedServing>,
+    /// What is counted.
+    pub(crate) metrics: MetricsEndpoints,
 }
 
 /// Opens the API's ports.
@@ -85,7 +87,7 @@ pub(crate) async fn serve_api(
     parts: ApiParts,
 ) -> anyhow::Result<()> {
     let config = &effective.config;
-    let ApiParts { state, checks, access, signed } = parts;
+    let ApiParts { state, checks, access, signed, metrics } = parts;
     if config.enable_server {
         let listener = BoundListener::bind(socket(&config.address, config.port)?)
             .await
@@ -120,14 +122,16 @@ pub(crate) async fn serve_api(
             .with_pod_explanations(Arc::new(state.view.pod_explainer()));
         let server =
             KubeletServer::new(state.clone(), checks.clone(), access, endpoints(effective), tls)
-                .with_debug_routes(debug);
+                .with_debug_routes(debug)
+                .with_metrics(metrics.clone());
         tasks.spawn(server.run(listener, stop.clone()));
     }
     if config.read_only_port > 0 {
         let listener = BoundListener::bind(socket(&config.address, config.read_only_port)?)
             .await
             .context("starting the read-only server")?;
-        tasks.spawn(ReadOnlyServer::new(state, checks).run(listener, stop.clone()));
+        let server = ReadOnlyServer::new(state, checks).with_metrics(metrics);
+        tasks.spawn(server.run(listener, stop.clone()));
     }
     Ok(())
 }

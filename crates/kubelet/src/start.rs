@@ -16,7 +16,7 @@ use rubelet_event_recorder::log_events;
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
 use rubelet_pod_sources::PodSource;
-use rubelet_server::HealthChecks;
+use rubelet_server::{HealthChecks, HealthMetrics};
 use rubelet_sync_loop::SyncLoopHealth;
 use rubelet_types::{Clock, NodePaths};
 use rubelet_volume_manager::HostMounts;
@@ -30,6 +30,7 @@ use crate::cluster::ClusterParts;
 use crate::credentials::{Joined, SignedServing};
 use crate::iptables::keep_iptables_chains;
 use crate::logging::{self, LogHandle};
+use crate::metrics::{self, OtherMetrics};
 use crate::node::Node;
 use crate::rest::return_memory;
 use crate::server_state::ServerState;
@@ -163,6 +164,7 @@ async fn serve(
     let Some(joined) = stop.run_until_cancelled(joining).await else { return Ok(()) };
     let joined = joined?;
     let api = joined.as_ref().map(|joined| joined.api.clone());
+    let client_certificate = joined.as_ref().and_then(|joined| joined.certificate_metrics(clock));
     // From now on, so that a certificate is asked for while the runtime is still away.
     let certificate_kept =
         joined.map(|joined| tokio::spawn(joined.keep_client_certificate(stop.clone())));
@@ -242,7 +244,16 @@ async fn serve(
         }
         _ => None,
     };
-    let parts = servers::ApiParts { state, checks: health.checks(), access, signed };
+    let metrics = metrics::endpoints(
+        &view,
+        OtherMetrics {
+            client_certificate,
+            health: health.metrics.clone(),
+            serving_certificate: signed.as_ref().map(|signed| signed.metrics(clock)),
+            ..OtherMetrics::default()
+        },
+    );
+    let parts = servers::ApiParts { state, checks: health.checks(), access, signed, metrics };
     servers::serve_api(effective, &node, stop, tasks, parts).await?;
     tasks.spawn(until_stopped(stop.clone(), tell_supervisor(view)));
     if config.make_iptables_util_chains {
@@ -267,17 +278,21 @@ async fn until_stopped(stop: CancellationToken, work: impl Future<Output = ()>) 
 
 /// The checks of the health ports, which answer before there is a kubelet to ask.
 #[derive(Clone, Debug, Default)]
-struct Health(Arc<OnceLock<SyncLoopHealth>>);
+struct Health {
+    sync_loop: Arc<OnceLock<SyncLoopHealth>>,
+    metrics: Arc<HealthMetrics>,
+}
 
 impl Health {
     fn watch(&self, view: &KubeletView) {
         // It is set once: there is one kubelet in a process.
-        let _ = self.0.set(view.sync_loop().clone());
+        let _ = self.sync_loop.set(view.sync_loop().clone());
     }
 
     fn checks(&self) -> HealthChecks {
-        let sync_loop = self.0.clone();
+        let sync_loop = self.sync_loop.clone();
         HealthChecks::ping()
+            .counted_in(self.metrics.clone())
             .with("log", || Ok(()))
             .with("syncloop", move || sync_loop.get().map_or(Ok(()), |health| health.check()))
     }

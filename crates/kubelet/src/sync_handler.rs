@@ -75,6 +75,7 @@ impl SyncHandler for KubeletHandler {
             if is_mirror_pod(&pod) {
                 self.mirror_changed(&pod);
             } else {
+                self.observe_start(&pod);
                 self.add(pod).await;
             }
         }
@@ -86,6 +87,7 @@ impl SyncHandler for KubeletHandler {
             if is_mirror_pod(&pod) {
                 self.mirror_changed(&pod);
             } else {
+                self.observe_start(&pod);
                 self.admission.updated(&pod);
             }
         }
@@ -97,6 +99,7 @@ impl SyncHandler for KubeletHandler {
             if is_mirror_pod(&pod) {
                 self.mirrors.remove(&reference);
             } else {
+                self.executor.metrics.startup.forget(&reference.uid);
                 self.admission.removed(&reference.uid);
             }
         }
@@ -108,6 +111,7 @@ impl SyncHandler for KubeletHandler {
             if is_mirror_pod(&pod) {
                 self.mirror_changed(&pod);
             } else {
+                self.observe_start(&pod);
                 // Readiness gates look at conditions that others write.
                 self.admission.updated(&pod);
             }
@@ -162,6 +166,14 @@ impl SyncHandler for KubeletHandler {
 }
 
 impl KubeletHandler {
+    /// Users wait for what the API server shows.
+    fn observe_start(&self, pod: &Pod) {
+        if !is_static_pod(pod) {
+            let now = self.executor.clock.now();
+            self.executor.metrics.startup.observed_on_watch(pod, now);
+        }
+    }
+
     /// The API server's picture of a static pod is new, or somebody changed it: the pod's status is
     /// told to it again, as far as it differs.
     fn mirror_changed(&self, mirror: &Arc<Pod>) {

@@ -19,6 +19,7 @@ use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_event_recorder::EventSender;
 use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
+use rubelet_metrics::Registry;
 use rubelet_node_status::{NodeHandle, node_without_status};
 use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
 use rubelet_pod_runtime::{PodRuntime, UserNamespaces};
@@ -41,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, ClusterLoops, ClusterParts, ClusterSettings};
 use crate::container_logs::{KubeletLogs, running_containers};
 use crate::executor::{Executor, RuntimeExec};
+use crate::metrics::{NodeMetrics, PodGauges};
 use crate::node::{HostIps, Node};
 use crate::pod_admission::{OwnNode, PodAdmission};
 use crate::pods::DesiredPods;
@@ -189,6 +191,7 @@ pub struct KubeletView {
     logs: LogReader<CriClient>,
     executor: Arc<Executor>,
     mirrors: Arc<MirrorPods>,
+    metrics: Registry,
 }
 
 impl KubeletView {
@@ -216,6 +219,16 @@ impl KubeletView {
             split_streams: effective.gates.enabled(Gate::PodLogsQuerySplitStreams),
             stop: stop.clone(),
         }
+    }
+
+    /// What its managers count.
+    pub(crate) fn managers_metrics(&self) -> Registry {
+        self.metrics.clone()
+    }
+
+    /// Everything that `/metrics/probes` shows.
+    pub fn probe_metrics(&self) -> Registry {
+        Registry::new().with(Arc::new(self.executor.probes.clone()))
     }
 
     /// The Node at the API server; none for a kubelet that is alone.
@@ -295,6 +308,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         };
         Cluster::new(cluster, shared)
     });
+    let provider_metrics = parts.credential_providers.metrics();
     let executor = Arc::new(Executor {
         runtime: Arc::new(PodRuntime::new(
             cri.clone(),
@@ -345,17 +359,18 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         runtime_name: parts.runtime_name,
         runtime_version: parts.runtime_version,
         host_ips: HostIps { published: cluster.as_ref().map(Cluster::node), detected: node.ips },
-        node_name: node.name,
+        node_name: node.name.clone(),
         gates,
         events,
         clock: clock.clone(),
         memory: std::sync::Mutex::default(),
+        metrics: Arc::default(),
     });
     let logs = LogReader::new(pod_logs.clone(), cri.clone());
     let policy = settings::log_rotation(config);
     let zone = TimeZone::system();
     let log_rotation = LogRotation::new(pod_logs, cri.clone(), policy, clock.clone(), zone);
-    let workers = PodWorkers::new(executor.clone(), clock, settings::back_off(config));
+    let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
     let admission = Arc::new(PodAdmission::new(
@@ -392,6 +407,34 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             ..SyncLoopSettings::default()
         },
     );
+    let of_cluster = cluster.as_ref().map(Cluster::metrics).into_iter().flatten();
+    let metrics = Registry::new()
+        .with(Arc::new(NodeMetrics {
+            name: node.name,
+            gates: effective.gates.clone(),
+            is_cgroup_v2: executor.container_manager.uses_cgroup_v2().ok(),
+        }))
+        .with(Arc::new(PodGauges {
+            executor: executor.clone(),
+            workers: workers.clone(),
+            desired: desired.clone(),
+            mirrors: mirrors.clone(),
+            pleg: pleg.handle(),
+            clock,
+        }))
+        .with(executor.metrics.clone())
+        .with(executor.metrics.startup.clone())
+        .with(workers.metrics())
+        .with(pleg.handle().metrics())
+        .with(cri.metrics().clone())
+        .with(executor.runtime.hook_metrics())
+        .with(statuses.metrics())
+        .with(executor.images.metrics())
+        .with(provider_metrics)
+        .with(executor.volumes.metrics())
+        .with(executor.volumes.volume_counts())
+        .with(executor.container_manager.metrics());
+    let metrics = of_cluster.fold(metrics, Registry::with);
     Kubelet {
         view: KubeletView {
             workers,
@@ -404,6 +447,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             logs,
             executor,
             mirrors,
+            metrics,
         },
         handler,
         pleg,

@@ -255,6 +255,19 @@ impl Host {
             .ok_or(HostError::Malformed { path })
     }
 
+    /// When the machine was booted, in whole seconds of Unix time.
+    ///
+    /// # Errors
+    /// When procfs does not tell.
+    pub fn boot_time_seconds(&self) -> Result<u64, HostError> {
+        let path = self.path("/proc/stat");
+        read(&path)?
+            .lines()
+            .find_map(|line| line.strip_prefix("btime "))
+            .and_then(|seconds| seconds.trim().parse().ok())
+            .ok_or(HostError::Malformed { path })
+    }
+
     /// Most processes and threads at a time: the smaller of the kernel's two limits.
     ///
     /// # Errors

@@ -21,6 +21,6 @@ pub use host::{Host, HostError, HugePagePool, KernelVersion, Swap};
 pub use lock_file::{LockFile, LockFileError};
 pub use network::{DefaultRoute, InterfaceAddress};
 pub use process::{
-    ProcessError, raise_open_file_limit, read_oom_score_adj, write_oom_score_adj,
+    ProcessError, ProcessUsage, raise_open_file_limit, read_oom_score_adj, write_oom_score_adj,
     write_own_oom_score_adj,
 };

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use rubelet_linux::{Host, HostError};
 use rubelet_types::{ResourceAmounts, error_chain};
@@ -38,6 +39,12 @@ impl FactsSource {
     ) -> Self {
         let addresses = AddressSource::default();
         Self { host, network, resources, inputs, addresses, machine: None }
+    }
+
+    /// How long the machine has been up, if it tells.
+    pub(crate) fn uptime(&self) -> Option<Duration> {
+        let seconds = self.host.uptime_seconds().ok()?;
+        Duration::try_from_secs_f64(seconds).ok()
     }
 
     /// The facts as they are now. What the machine does not tell is logged once, and empty.

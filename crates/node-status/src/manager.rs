@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::within;
 use crate::conditions::is_ready;
+use crate::metrics::NodeStartupMetrics;
 use crate::{
     Announcements, ComputedNode, FactsSource, NodeApi, NodeApiError, NodeApiErrorKind, NodeHandle,
     NodeInputs, NodeOrigin, NodeSettings, NodeStatusTiming, PublishedNode, ReportSchedule,
@@ -62,6 +63,7 @@ pub struct NodeStatusManager<A> {
     latest: Option<Arc<Node>>,
     started: Instant,
     last_address_error: Option<String>,
+    metrics: Arc<NodeStartupMetrics>,
 }
 
 /// What came of an attempt to bring the status up to date.
@@ -85,7 +87,13 @@ impl<A: NodeApi> NodeStatusManager<A> {
             latest: None,
             started: Instant::now(),
             last_address_error: None,
+            metrics: Arc::default(),
         }
+    }
+
+    /// How long joining the cluster took.
+    pub fn metrics(&self) -> Arc<NodeStartupMetrics> {
+        self.metrics.clone()
     }
 
     /// The Node for others.
@@ -190,6 +198,7 @@ impl<A: NodeApi> NodeStatusManager<A> {
             let initial = self.initial().await;
             let name = self.parts.settings.name.clone();
             tracing::info!(node = name, "Attempting to register node");
+            self.metrics.attempts(Instant::now());
             match self.try_register(api, &initial).await {
                 Ok(node) => {
                     tracing::info!(node = name, "Successfully registered node");
@@ -215,6 +224,8 @@ impl<A: NodeApi> NodeStatusManager<A> {
             Ok(created) => {
                 // It was created with everything a report says.
                 self.schedule.written(self.started.elapsed(), true, rand::random());
+                let uptime = self.parts.facts.uptime();
+                self.metrics.registered(self.started, uptime, Instant::now());
                 return Ok(created);
             }
             Err(error) => match error.kind {
@@ -319,6 +330,9 @@ impl<A: NodeApi> NodeStatusManager<A> {
         // A write whose answer got lost is known only by what was there before it.
         let latest = self.latest.clone();
         self.announce(latest.iter().chain([&reported]).map(|before| &**before), &computed);
+        if is_ready(now_reported.status.as_ref()) {
+            self.metrics.ready(Instant::now());
+        }
         self.adopt(now_reported);
         Ok(Synced::Done)
     }

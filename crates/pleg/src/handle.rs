@@ -6,6 +6,8 @@ use rubelet_types::format_go_duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::metrics::PlegMetrics;
+
 /// Whether the generator works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlegHealth {
@@ -21,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) last_relist: watch::Sender<Option<Instant>>,
     pub(crate) relist_now: Notify,
     pub(crate) threshold: Duration,
+    pub(crate) metrics: Arc<PlegMetrics>,
 }
 
 /// A view of the generator for the rest of the kubelet. Cheap to clone.
@@ -40,6 +43,16 @@ impl PlegHandle {
         let mut last = self.shared.last_relist.subscribe();
         // The sender lives in `self`, so waiting cannot fail.
         let _ = last.wait_for(Option::is_some).await;
+    }
+
+    /// When everything was last listed with success.
+    pub fn last_relist(&self) -> Option<Instant> {
+        *self.shared.last_relist.borrow()
+    }
+
+    /// What the generator counts.
+    pub fn metrics(&self) -> Arc<PlegMetrics> {
+        self.shared.metrics.clone()
     }
 
     /// Has everything listed again as soon as possible.

@@ -14,8 +14,10 @@
 
 mod diff;
 mod handle;
+mod metrics;
 mod task;
 
 pub use diff::{ContainerChange, diff_pods};
 pub use handle::{PlegHandle, PlegHealth};
+pub use metrics::PlegMetrics;
 pub use task::{Pleg, PlegSettings, PodInspector, PodLifecycleEvent};

@@ -94,6 +94,8 @@ pub struct Pleg<I> {
     tasks: JoinSet<Finished>,
     relist_in_flight: bool,
     next_relist: Instant,
+    /// When the last one was begun.
+    last_begun: Option<Instant>,
     events: EventSource,
     output: mpsc::Sender<PodLifecycleEvent>,
 }
@@ -122,11 +124,13 @@ impl<I: PodInspector> Pleg<I> {
                 last_relist: watch::Sender::new(None),
                 relist_now: Notify::new(),
                 threshold: settings.threshold,
+                metrics: Arc::default(),
             }),
             inspections: HashMap::new(),
             tasks: JoinSet::new(),
             relist_in_flight: false,
             next_relist: now,
+            last_begun: None,
             events: EventSource::Off { retry_at: settings.use_events.then_some(now), failures: 0 },
             output,
         }
@@ -175,8 +179,17 @@ impl<I: PodInspector> Pleg<I> {
 
     fn begin_relist(&mut self) {
         self.relist_in_flight = true;
+        let begun = Instant::now();
+        let metrics = self.shared.metrics.clone();
+        if let Some(last) = self.last_begun.replace(begun) {
+            metrics.relist_interval.observe_duration(begun - last);
+        }
         let cri = self.cri.clone();
-        self.tasks.spawn(async move { Finished::Relist(relist(&cri).await) });
+        self.tasks.spawn(async move {
+            let listed = relist(&cri).await;
+            metrics.relist_duration.observe_duration(begun.elapsed());
+            Finished::Relist(listed)
+        });
     }
 
     fn relisted(&mut self, result: Result<RelistByPod, CriError>) {
@@ -236,8 +249,10 @@ impl<I: PodInspector> Pleg<I> {
         inspection.in_flight = true;
         inspection.again = false;
         let inspector = self.inspector.clone();
+        let (metrics, begun) = (self.shared.metrics.clone(), Instant::now());
         self.tasks.spawn(async move {
             let result = inspector.inspect(&pod).await;
+            metrics.pod_relist_duration.observe_duration(begun.elapsed());
             Finished::Inspection(pod, result)
         });
     }
@@ -256,7 +271,9 @@ impl<I: PodInspector> Pleg<I> {
                 }
                 self.note(snapshot.pod.uid.clone(), entry);
                 // Bounded: a slow receiver slows the generator down, nothing is dropped.
-                let _ = self.output.send(PodLifecycleEvent { changes, snapshot }).await;
+                if self.output.send(PodLifecycleEvent { changes, snapshot }).await.is_err() {
+                    self.shared.metrics.discarded.inc();
+                }
             }
             Err(error) => {
                 tracing::warn!(pod = %pod, error = %error, "Inspecting the pod failed; trying again");
@@ -280,6 +297,7 @@ impl<I: PodInspector> Pleg<I> {
             && Instant::now() >= retry_at
         {
             let stream = self.cri.container_events();
+            self.shared.metrics.connections.inc();
             let settled_at = Instant::now() + EVENTS_SETTLE;
             self.events = EventSource::On { stream, settled_at, failures };
         }
@@ -305,6 +323,7 @@ impl<I: PodInspector> Pleg<I> {
             }
             Some(Err(error)) if error.kind == CriErrorKind::Unimplemented => {
                 tracing::info!("The runtime sends no container events; relisting alone");
+                self.shared.metrics.connection_errors.inc();
                 let retry_at = Some(now + EVENTS_UNIMPLEMENTED_RETRY);
                 self.events = EventSource::Off { retry_at, failures: 0 };
             }
@@ -314,6 +333,7 @@ impl<I: PodInspector> Pleg<I> {
                         failures
                     }
                 };
+                self.shared.metrics.connection_errors.inc();
                 if let Some(Err(error)) = ended {
                     tracing::warn!(error = %error, "The stream of container events broke");
                 }

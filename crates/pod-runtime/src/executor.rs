@@ -23,6 +23,7 @@ use crate::environment::ApiObjects;
 use crate::failure::{RuntimeFailure, blocking};
 use crate::files;
 use crate::hooks::HookRunner;
+use crate::metrics::HookMetrics;
 use crate::mounts::PreparedMount;
 use crate::node_security::NodeSecurity;
 use crate::sandbox_config::{SandboxInputs, compute_sandbox_config};
@@ -97,6 +98,7 @@ pub struct PodRuntime {
     messages: TerminationMessages,
     node_security: OnceCell<NodeSecurity>,
     resolv_conf: Option<PathBuf>,
+    hook_metrics: Arc<HookMetrics>,
 }
 
 impl PodRuntime {
@@ -121,7 +123,13 @@ impl PodRuntime {
             messages: TerminationMessages::default(),
             node_security: OnceCell::new(),
             resolv_conf,
+            hook_metrics: Arc::default(),
         }
+    }
+
+    /// What is counted of lifecycle hooks.
+    pub fn hook_metrics(&self) -> Arc<HookMetrics> {
+        self.hook_metrics.clone()
     }
 
     /// Reads all the runtime holds of a pod, termination messages included.
@@ -261,7 +269,12 @@ impl PodRuntime {
     }
 
     fn hooks(&self) -> HookRunner<'_> {
-        HookRunner { cri: &self.cri, http: &self.http, events: &self.events }
+        HookRunner {
+            cri: &self.cri,
+            http: &self.http,
+            events: &self.events,
+            metrics: &self.hook_metrics,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use rubelet_cri::CriClient;
 use rubelet_types::{ContainerId, EventObject, EventRecorder, PodRef};
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::HookMetrics;
 use crate::text::tail;
 
 /// Bytes of a command's output that get into a message: statuses carry it.
@@ -48,6 +49,7 @@ pub(crate) struct HookRunner<'a> {
     pub(crate) cri: &'a CriClient,
     pub(crate) http: &'a ContainerClient,
     pub(crate) events: &'a EventRecorder,
+    pub(crate) metrics: &'a HookMetrics,
 }
 
 impl HookRunner<'_> {
@@ -73,7 +75,13 @@ impl HookRunner<'_> {
         };
         tokio::select! {
             biased;
-            () = cancel.cancelled() => Err(HookError::Cancelled),
+            () = cancel.cancelled() => {
+                let sleeps = handler.exec.is_none() && handler.http_get.is_none();
+                if sleeps && handler.sleep.is_some() {
+                    self.metrics.sleeps_cut_short.inc();
+                }
+                Err(HookError::Cancelled)
+            }
             result = work => result,
         }
     }
@@ -125,6 +133,7 @@ impl HookRunner<'_> {
         let response =
             self.http.http_hook(&request).await.map_err(|error| failed(error.to_string()))?;
         if response.fell_back_to_http {
+            self.metrics.http_fallbacks.inc();
             self.events.warning(
                 EventObject::Pod(target.pod.clone()),
                 "LifecycleHTTPFallback",

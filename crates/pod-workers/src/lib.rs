@@ -15,9 +15,11 @@
 //! Not here: how actions are carried out, statuses, probes: the [`PodPort`] does that.
 
 mod mailbox;
+mod metrics;
 mod port;
 mod registry;
 mod worker;
 
+pub use metrics::WorkerMetrics;
 pub use port::{ActionOrder, PodPort, PodReport};
 pub use registry::{PodWorkers, RecordedDecision, RunningAction, WorkerActivity, WorkerSummary};

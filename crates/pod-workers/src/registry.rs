@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mailbox::Mailbox;
+use crate::metrics::WorkerMetrics;
 use crate::port::PodPort;
-use crate::worker::{Published, Worker};
+use crate::worker::{Published, Surroundings, Worker};
 
 /// A decision as it is kept for whoever asks why.
 #[derive(Clone, Debug, Serialize)]
@@ -92,6 +93,7 @@ struct Shared<P> {
     clock: Clock,
     back_off: BackOffSettings,
     registry: Mutex<Registry>,
+    metrics: Arc<WorkerMetrics>,
     tasks: TaskTracker,
     abort: CancellationToken,
 }
@@ -111,10 +113,16 @@ impl<P: PodPort> PodWorkers<P> {
                 clock,
                 back_off,
                 registry: Mutex::default(),
+                metrics: Arc::default(),
                 tasks: TaskTracker::new(),
                 abort: CancellationToken::new(),
             }),
         }
+    }
+
+    /// What they count.
+    pub fn metrics(&self) -> Arc<WorkerMetrics> {
+        self.shared.metrics.clone()
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -176,6 +184,7 @@ impl<P: PodPort> PodWorkers<P> {
         if registry.entries.contains_key(&uid) {
             return;
         }
+        self.shared.metrics.orphaned.inc();
         let mut state = PodState::new(pod, self.shared.back_off);
         let now = self.shared.clock.now();
         let stop =
@@ -250,6 +259,14 @@ impl<P: PodPort> PodWorkers<P> {
             .collect()
     }
 
+    /// Shows all workers to `visit`, and whether their pods are static.
+    pub fn visit(&self, mut visit: impl FnMut(&WorkerSummary, bool)) {
+        for entry in self.registry().entries.values() {
+            let published = entry.published.lock().unwrap_or_else(PoisonError::into_inner);
+            visit(&published.summary, entry.is_static);
+        }
+    }
+
     /// The last decisions about a pod, oldest first.
     pub fn decisions(&self, uid: &PodUid) -> Vec<RecordedDecision> {
         let registry = self.registry();
@@ -305,8 +322,11 @@ impl<P: PodPort> PodWorkers<P> {
         let worker = Box::new(Worker::new(
             state,
             is_orphan,
-            self.shared.port.clone(),
-            self.shared.clock.clone(),
+            Surroundings {
+                port: self.shared.port.clone(),
+                clock: self.shared.clock.clone(),
+                metrics: self.shared.metrics.clone(),
+            },
             mailbox.clone(),
             published.clone(),
             told_terminated,
@@ -382,6 +402,7 @@ impl<P: PodPort> PodWorkers<P> {
         self.shared.port.forget(pod);
         let restart = self.registry().entries.remove(&pod.uid).and_then(|entry| entry.restart);
         if let Some(pod) = restart {
+            self.shared.metrics.restarted(is_static_pod(&pod));
             self.add(pod, None, None);
         }
     }

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use rubelet_pod_lifecycle::{
     Action, ActionFailure, ActionKey, ActionOutcome, Decision, Observed, PodEvent, PodState,
-    ProbeLookup, decide,
+    ProbeLookup, Stage, decide,
 };
 use rubelet_types::{Clock, ContainerId, PodRef, PodSnapshot, ProbeKind, ProbeResult};
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::{Mailbox, Outcome};
+use crate::metrics::WorkerMetrics;
 use crate::port::{ActionOrder, PodPort, PodReport};
 use crate::registry::{RecordedDecision, RunningAction, WorkerActivity, WorkerSummary};
 
@@ -45,6 +46,14 @@ struct InFlight {
     since: Timestamp,
 }
 
+/// What all workers share.
+pub(crate) struct Surroundings<P> {
+    /// Carries out their actions.
+    pub(crate) port: Arc<P>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<WorkerMetrics>,
+}
+
 pub(crate) struct Worker<P> {
     state: PodState,
     is_orphan: bool,
@@ -53,6 +62,11 @@ pub(crate) struct Worker<P> {
     mailbox: Arc<Mailbox>,
     published: Arc<Mutex<Published>>,
     terminated: watch::Sender<bool>,
+    metrics: Arc<WorkerMetrics>,
+    /// What it has begun and not ended, for its duration: when, and what it was.
+    sync: Option<(Instant, &'static str)>,
+    /// It has brought its pod once to where it should be.
+    is_created: bool,
     running: HashMap<ActionKey, InFlight>,
     generations: u64,
     /// The tasks of starts. A runtime gives a start up that nobody waits for any more.
@@ -89,12 +103,16 @@ impl<P: PodPort> Worker<P> {
     pub(crate) fn new(
         state: PodState,
         is_orphan: bool,
-        port: Arc<P>,
-        clock: Clock,
+        surroundings: Surroundings<P>,
         mailbox: Arc<Mailbox>,
         published: Arc<Mutex<Published>>,
         terminated: watch::Sender<bool>,
     ) -> Self {
+        let Surroundings { port, clock, metrics } = surroundings;
+        if !is_orphan {
+            let containers = state.pod().spec.as_ref().map_or(0, |spec| spec.containers.len());
+            metrics.containers.observe(f64::from(u32::try_from(containers).unwrap_or(u32::MAX)));
+        }
         Self {
             state,
             is_orphan,
@@ -102,6 +120,9 @@ impl<P: PodPort> Worker<P> {
             mailbox,
             published,
             terminated,
+            metrics,
+            sync: None,
+            is_created: false,
             running: HashMap::new(),
             generations: 0,
             starts: JoinSet::new(),
@@ -127,8 +148,12 @@ impl<P: PodPort> Worker<P> {
                 return false;
             }
             self.notice_clock_set();
+            let begun = Instant::now();
+            let is_update =
+                delivery.before.iter().any(|event| matches!(event, PodEvent::Updated(_)));
             self.take_in(delivery);
             let wake_at = self.step();
+            self.time_sync(begun, is_update);
             self.publish_activity(wake_at);
             if self.state.stage().rank() >= 3 {
                 self.terminated.send_replace(true);
@@ -142,6 +167,28 @@ impl<P: PodPort> Worker<P> {
             }
             self.wait(wake_at).await;
         }
+    }
+
+    /// A sync lasts until all that it began has ended.
+    fn time_sync(&mut self, begun: Instant, is_update: bool) {
+        let operation = match self.state.stage() {
+            Stage::Terminating { .. } => "kill",
+            Stage::Terminated { .. } | Stage::Finished { .. } => "terminated",
+            Stage::Waiting | Stage::Syncing if !self.is_created => "create",
+            Stage::Waiting | Stage::Syncing if is_update => "update",
+            Stage::Waiting | Stage::Syncing => "sync",
+        };
+        if self.running.is_empty() && matches!(self.state.stage(), Stage::Waiting) {
+            return;
+        }
+        let sync = self.sync.take().unwrap_or((begun, operation));
+        if !self.running.is_empty() {
+            self.sync = Some(sync);
+            return;
+        }
+        self.is_created = true;
+        let (begun, operation) = sync;
+        self.metrics.duration.with([operation], |it| it.observe_duration(begun.elapsed()));
     }
 
     /// Ends what is under way, and waits for what would be lost by that: a container that is just

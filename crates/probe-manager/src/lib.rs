@@ -30,7 +30,7 @@ mod schedule;
 mod updates;
 
 pub use manager::ProbeManager;
-pub use metrics::{DURATION_BUCKETS_SECONDS, DurationHistogram, ProbeMetrics};
+pub use metrics::{DurationHistogram, ProbeMetrics};
 pub use probe_state::{
     CarriedOver, Next, ObservedInstance, ObservedRun, ProbeSettings, ProbeState,
 };

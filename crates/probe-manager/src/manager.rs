@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_container_http::ProbeOutcome;
+use rubelet_metrics::{Collector, Desc, Exposition};
 use rubelet_types::{
     Clock, ContainerId, ContainerKind, EventObject, EventRecorder, PodRef, PodSnapshot, PodUid,
     ProbeKind, ProbeResult, ProbeUpdate, containers, is_terminal_phase, pod_ref,
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info};
 
-use crate::metrics::{DurationHistogram, ProbeMetrics};
+use crate::metrics::{self, DurationHistogram, ProbeMetrics};
 use crate::probe_state::{CarriedOver, Next, ObservedInstance, ProbeSettings, ProbeState};
 use crate::prober::{ProbeJob, ProbePort, needs_pod_ip, probe_of};
 use crate::schedule::Schedule;
@@ -299,6 +300,17 @@ impl<P: ProbePort> ProbeManager<P> {
         let all = self.inner.pods();
         let probes = all.pods.values().flat_map(|entry| entry.probes.values());
         probes.filter(|probe| probe.task.is_some()).count()
+    }
+}
+
+/// What was counted of every probe that exists: its series go with the pod.
+impl<P: ProbePort> Collector for ProbeManager<P> {
+    fn descs(&self) -> Vec<&'static Desc> {
+        vec![&metrics::PROBES, &metrics::DURATION]
+    }
+
+    fn collect(&self, to: &mut Exposition) {
+        metrics::write(&self.metrics(), to);
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_container_http::{ErroredAs, ProbeOutcome};
+use rubelet_metrics::{Format, Registry};
 use rubelet_probe_manager::{ProbeJob, ProbeManager, ProbePort, ProbeUpdates};
 use rubelet_types::ProbeKind::{Liveness, Readiness, Startup};
 use rubelet_types::{
@@ -382,6 +383,25 @@ async fn users_are_told_why() {
     assert_eq!((metrics[0].successful, metrics[0].failed), (3, 1));
     assert_eq!(metrics[0].durations.counts[0], 3);
     assert_eq!(metrics[0].pod, PodRef::new("p", "n", "p"));
+    let registry = Registry::new().with(Arc::new(bed.manager.clone()));
+    let text = registry.expose(Format::Prometheus);
+    let labels = "container=\"c\",namespace=\"n\",pod=\"p\"";
+    for line in [
+        format!(
+            "prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"successful\"}} 3"
+        ),
+        format!(
+            "prober_probe_total{{{labels},pod_uid=\"p\",probe_type=\"Liveness\",result=\"failed\"}} 1"
+        ),
+        format!(
+            "prober_probe_duration_seconds_bucket{{{labels},probe_type=\"Liveness\",le=\"0.005\"}} 3"
+        ),
+        format!("prober_probe_duration_seconds_count{{{labels},probe_type=\"Liveness\"}} 3"),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+    bed.manager.remove_pod(&"p".into());
+    assert_eq!(registry.expose(Format::Prometheus), "");
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,6 +110,7 @@ impl BoundListener {
                                 place: Arc::new(place),
                                 sessions: connections.clone(),
                                 stop: stop.clone(),
+                                request: None,
                             },
                         };
                         connections.spawn(connection.serve(stream));

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 
 use crate::routes::method_not_allowed;
 
-const ROUTE: &str = "/containerLogs/{namespace}/{pod}/{container}";
+pub(crate) const PATH: &str = "/containerLogs/{namespace}/{pod}/{container}";
 
 /// Which log is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub trait ContainerLogs: Send + Sync + 'static {
 }
 
 pub(crate) fn routes(logs: Arc<dyn ContainerLogs>) -> Router {
-    Router::new().route(ROUTE, get(serve).head(method_not_allowed)).with_state(logs)
+    Router::new().route(PATH, get(serve).head(method_not_allowed)).with_state(logs)
 }
 
 async fn serve(

@@ -8,7 +8,7 @@ use axum::Router;
 use crate::container_logs::{self, ContainerLogs};
 use crate::pod_explanations::{self, PodExplanations};
 
-/// The debugging endpoints that a server has: each with the first part of its paths.
+/// The debugging endpoints that a server has: each with its path.
 #[derive(Clone, Debug, Default)]
 pub struct DebugRoutes(pub(crate) Vec<(&'static str, Router)>);
 
@@ -16,14 +16,14 @@ impl DebugRoutes {
     /// `/containerLogs/{namespace}/{pod}/{container}`.
     #[must_use]
     pub fn with_container_logs(mut self, logs: Arc<impl ContainerLogs>) -> Self {
-        self.0.push(("/containerLogs", container_logs::routes(logs)));
+        self.0.push((container_logs::PATH, container_logs::routes(logs)));
         self
     }
 
     /// `/debug/pods/{namespace}/{name}`.
     #[must_use]
     pub fn with_pod_explanations(mut self, pods: Arc<impl PodExplanations>) -> Self {
-        self.0.push(("/debug", pod_explanations::routes(pods)));
+        self.0.push((pod_explanations::PATH, pod_explanations::routes(pods)));
         self
     }
 }

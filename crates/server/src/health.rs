@@ -1,10 +1,12 @@
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::extract::{Path, Query};
 use axum::routing::get;
 use http::{HeaderName, StatusCode, header};
+use rubelet_metrics::{Collector, Desc, Exposition, Stability};
 use tracing::warn;
 
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -12,12 +14,24 @@ type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 /// Named checks behind `/healthz`, in order. The first is `ping`, which always passes: whoever can
 /// ask it is alive.
 #[derive(Clone)]
-pub struct HealthChecks(Vec<(&'static str, Check)>);
+pub struct HealthChecks {
+    checks: Vec<(&'static str, Check)>,
+    metrics: Arc<HealthMetrics>,
+}
+
+/// Where one asks.
+pub(crate) const HEALTH_PATHS: [&str; 2] = ["/healthz", "/healthz/{check}"];
 
 impl HealthChecks {
     /// `ping` alone: what port 10248 serves.
     pub fn ping() -> Self {
-        Self(vec![("ping", Arc::new(|| Ok(())))])
+        Self { checks: vec![("ping", Arc::new(|| Ok(())))], metrics: Arc::default() }
+    }
+
+    /// The same, counted in `metrics` along with others.
+    #[must_use]
+    pub fn counted_in(self, metrics: Arc<HealthMetrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Adds a check. It runs on every request, must not block, and says what is wrong.
@@ -27,7 +41,7 @@ impl HealthChecks {
         name: &'static str,
         check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        self.0.push((name, Arc::new(check)));
+        self.checks.push((name, Arc::new(check)));
         self
     }
 
@@ -36,15 +50,21 @@ impl HealthChecks {
         let (all, one) = (self.clone(), self.clone());
         Router::new()
             .route(
-                "/healthz",
+                HEALTH_PATHS[0],
                 get(move |Query(query): Query<Vec<(String, String)>>| async move {
                     all.respond(&query)
                 }),
             )
             .route(
-                "/healthz/{check}",
+                HEALTH_PATHS[1],
                 get(move |Path(name): Path<String>| async move { one.respond_one(&name) }),
             )
+    }
+
+    fn run(&self, name: &'static str, check: &Check) -> Result<(), String> {
+        let result = check();
+        self.metrics.count(name, result.is_ok());
+        result
     }
 
     /// Runs all checks, and says which failed but not why: anybody may ask.
@@ -56,11 +76,11 @@ impl HealthChecks {
             .collect();
         let mut text = String::new();
         let mut failed = false;
-        for (name, check) in &self.0 {
+        for (name, check) in &self.checks {
             let result = if excluded.contains(name) {
                 excluded.retain(|it| it != name);
                 " excluded: ok"
-            } else if let Err(reason) = check() {
+            } else if let Err(reason) = self.run(name, check) {
                 warn!(check = name, reason, "health check failed");
                 failed = true;
                 let _ = writeln!(text, "[-]{name} failed: reason withheld");
@@ -92,9 +112,9 @@ impl HealthChecks {
 
     /// Runs one check, and says what is wrong.
     fn respond_one(&self, name: &str) -> HealthResponse {
-        match self.0.iter().find(|(known, _)| *known == name) {
+        match self.checks.iter().find(|(known, _)| *known == name) {
             None => health_response(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
-            Some((_, check)) => match check() {
+            Some((name, check)) => match self.run(name, check) {
                 Ok(()) => health_response(StatusCode::OK, "ok".to_owned()),
                 Err(reason) => health_response(
                     StatusCode::INTERNAL_SERVER_ERROR,
@@ -107,7 +127,62 @@ impl HealthChecks {
 
 impl fmt::Debug for HealthChecks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.checks.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+const HEALTH: Desc =
+    Desc::gauge("kubernetes_healthcheck", "1 for each health check that passed when it last ran.")
+        .with(&["name", "type"])
+        .of(Stability::Stable);
+const HEALTH_TOTAL: Desc =
+    Desc::counter("kubernetes_healthchecks_total", "Health checks that were run, by their result.")
+        .with(&["name", "status", "type"])
+        .of(Stability::Stable);
+
+/// What came of health checks since somebody last read it: reading begins anew.
+#[derive(Debug, Default)]
+pub struct HealthMetrics(Mutex<BTreeMap<&'static str, Results>>);
+
+#[derive(Debug, Default)]
+struct Results {
+    last_passed: bool,
+    passed: u64,
+    failed: u64,
+}
+
+impl HealthMetrics {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Results>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, check: &'static str, passed: bool) {
+        let mut all = self.lock();
+        let results = all.entry(check).or_default();
+        results.last_passed = passed;
+        *if passed { &mut results.passed } else { &mut results.failed } += 1;
+    }
+}
+
+impl Collector for HealthMetrics {
+    fn descs(&self) -> Vec<&'static Desc> {
+        vec![&HEALTH, &HEALTH_TOTAL]
+    }
+
+    fn collect(&self, to: &mut Exposition) {
+        let all = std::mem::take(&mut *self.lock());
+        let mut last = to.family(&HEALTH);
+        for (name, results) in &all {
+            last.count(&[name, "healthz"], u64::from(results.last_passed));
+        }
+        let mut totals = to.family(&HEALTH_TOTAL);
+        for (name, results) in &all {
+            for (status, count) in [("error", results.failed), ("success", results.passed)] {
+                if count > 0 {
+                    totals.count(&[name, status, "healthz"], count);
+                }
+            }
+        }
     }
 }
 
@@ -123,6 +198,8 @@ fn health_response(status: StatusCode, text: String) -> HealthResponse {
 
 #[cfg(test)]
 mod tests {
+    use rubelet_metrics::{Format, Registry};
+
     use super::*;
 
     fn checks(syncloop: Result<(), &str>) -> HealthChecks {
@@ -166,6 +243,31 @@ mod tests {
             let (code, _, text) = checks.respond(&query);
             assert_eq!((code.as_u16(), text.as_str()), (status, expected), "{query:?}");
         }
+    }
+
+    #[test]
+    fn results_are_counted_until_they_are_read() {
+        let metrics = Arc::new(HealthMetrics::default());
+        let registry = Registry::new().with(metrics.clone());
+        let ill = checks(Err("slow")).counted_in(metrics);
+        ill.clone().respond(&[]);
+        ill.respond_one("ping");
+        assert_eq!(
+            registry
+                .expose(Format::Prometheus)
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .collect::<Vec<_>>(),
+            [
+                "kubernetes_healthcheck{name=\"log\",type=\"healthz\"} 1",
+                "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1",
+                "kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 0",
+                "kubernetes_healthchecks_total{name=\"log\",status=\"success\",type=\"healthz\"} 1",
+                "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 2",
+                "kubernetes_healthchecks_total{name=\"syncloop\",status=\"error\",type=\"healthz\"} 1",
+            ]
+        );
+        assert_eq!(registry.expose(Format::Prometheus), "");
     }
 
     #[test]

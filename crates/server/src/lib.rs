@@ -10,7 +10,7 @@
 //! # Invariants
 //!
 //! - Port 10248 and the read-only port answer 404 to everything but their few routes.
-//! - Nothing is counted or remembered by URL, so that no stranger can make memory grow.
+//! - Nothing is counted or remembered by a URL that does not exist, so that no stranger can make memory grow.
 //! - Connections, the time for a TLS handshake, the time for a request's head and its size are
 //!   bounded.
 
@@ -20,6 +20,7 @@ mod connections;
 mod container_logs;
 mod debug;
 mod health;
+mod metrics;
 mod node_logs;
 mod pod_explanations;
 mod routes;
@@ -39,7 +40,8 @@ pub use container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogStream, LogTarget, LogsSince, PodLogOptions,
 };
 pub use debug::DebugRoutes;
-pub use health::HealthChecks;
+pub use health::{HealthChecks, HealthMetrics};
+pub use metrics::{MetricsEndpoints, ServerMetrics};
 pub use pod_explanations::{PodExplanation, PodExplanations};
 pub use self_signed::{CERTIFICATE_FILE, KEY_FILE};
 pub use servers::{HealthzServer, KubeletServer, ReadOnlyServer};

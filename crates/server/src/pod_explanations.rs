@@ -28,10 +28,11 @@ pub trait PodExplanations: Send + Sync + 'static {
     fn explain(&self, namespace: String, name: String) -> BoxFuture<'_, Option<PodExplanation>>;
 }
 
+/// Where one asks.
+pub(crate) const PATH: &str = "/debug/pods/{namespace}/{name}";
+
 pub(crate) fn routes(pods: Arc<dyn PodExplanations>) -> Router {
-    Router::new()
-        .route("/debug/pods/{namespace}/{name}", get(serve).head(method_not_allowed))
-        .with_state(pods)
+    Router::new().route(PATH, get(serve).head(method_not_allowed)).with_state(pods)
 }
 
 /// `?format=text` and `?format=json` decide, else whether a text is what `Accept` asks for first.

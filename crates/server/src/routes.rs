@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, Query, Request, State};
@@ -10,12 +10,14 @@ use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, Uri, header};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rubelet_metrics::Registry;
 use serde::Serialize;
 
 use crate::access::{Access, Refusal, Subresources};
 use crate::client_certificates::ShownCertificate;
 use crate::debug::DebugRoutes;
-use crate::health::HealthChecks;
+use crate::health::{HEALTH_PATHS, HealthChecks};
+use crate::metrics::{self, MetricsEndpoints, ServerType};
 use crate::state::{Endpoints, KubeletState};
 use crate::streaming::{self, ContainerAccess, Sessions};
 use crate::{node_logs, zpages};
@@ -26,13 +28,31 @@ pub(crate) fn healthz_routes(checks: &HealthChecks) -> Router {
 }
 
 /// The read-only port.
-pub(crate) fn read_only_routes<S: KubeletState>(state: Arc<S>, checks: &HealthChecks) -> Router {
-    Router::new()
+pub(crate) fn read_only_routes<S: KubeletState>(
+    state: Arc<S>,
+    checks: &HealthChecks,
+    metrics: &MetricsEndpoints,
+) -> Router {
+    let routes = Router::new()
         .route("/pods", get(pods::<S>).head(method_not_allowed))
         .route("/pods/", get(pods::<S>).head(method_not_allowed))
         .merge(checks.routes())
-        .fallback(not_found)
-        .with_state(state)
+        .fallback(not_found);
+    let routes = metrics
+        .registries
+        .iter()
+        .fold(routes, |routes, (path, registry)| routes.route(path, exposition(registry.clone())));
+    counted(routes.with_state(state), metrics, ServerType::ReadOnly)
+}
+
+/// Counts what is asked of `routes`.
+fn counted(routes: Router, metrics: &MetricsEndpoints, server: ServerType) -> Router {
+    routes.layer(from_fn_with_state((metrics.requests.clone(), server), metrics::count))
+}
+
+/// Metrics for whoever reads them, by whichever method: as upstream, scrapers are not taught.
+fn exposition<S: Clone + Send + Sync + 'static>(registry: Registry) -> MethodRouter<S> {
+    any(async move |headers: HeaderMap| metrics::answer(&registry, &headers))
 }
 
 /// What a route is called if it is called nothing special.
@@ -43,8 +63,8 @@ const PROXY: Subresources = &["proxy"];
 struct Guarded<S> {
     router: Router<Arc<S>>,
     access: Arc<Access>,
-    /// The first parts of all paths, for people to see.
-    paths: BTreeSet<String>,
+    /// All paths, each with what it is called.
+    table: BTreeMap<String, Subresources>,
 }
 
 impl<S: Send + Sync + 'static> Guarded<S> {
@@ -52,7 +72,7 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         let guard =
             from_fn_with_state(Guard { access: access.clone(), subresources: PROXY }, admit);
         let router = Router::new().fallback(not_found.layer(guard));
-        Self { router, access, paths: BTreeSet::new() }
+        Self { router, access, table: BTreeMap::new() }
     }
 
     /// Adds a route under each of `paths`. HEAD is no kind of GET there, as upstream.
@@ -76,17 +96,16 @@ impl<S: Send + Sync + 'static> Guarded<S> {
         let guard = Guard { access: self.access.clone(), subresources };
         let methods = methods.layer(from_fn_with_state(guard, admit));
         for path in paths {
-            let first = path.split('/').nth(1).unwrap_or_default();
-            self.paths.insert(format!("/{first}"));
+            self.table.insert(path.to_owned(), subresources);
             self.router = self.router.route(path, methods.clone());
         }
         self
     }
 
-    /// Adds the routes of a module of its own, all of which begin with `first`.
-    fn merge(mut self, first: &str, subresources: Subresources, routes: Router<Arc<S>>) -> Self {
+    /// Adds the routes of a module of its own, which are at `paths`.
+    fn merge(mut self, paths: &[&str], subresources: Subresources, routes: Router<Arc<S>>) -> Self {
         let guard = from_fn_with_state(Guard { access: self.access.clone(), subresources }, admit);
-        self.paths.insert(first.to_owned());
+        self.table.extend(paths.iter().map(|path| ((*path).to_owned(), subresources)));
         self.router = self.router.merge(routes.layer(guard));
         self
     }
@@ -116,18 +135,32 @@ pub(crate) fn kubelet_routes<S: KubeletState + ContainerAccess>(
     access: Arc<Access>,
     endpoints: Endpoints,
     debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
 ) -> Router {
+    let routes = guarded_routes(checks, access, endpoints, debug, metrics);
+    counted(routes.router.with_state(state), metrics, ServerType::ReadWrite)
+}
+
+fn guarded_routes<S: KubeletState + ContainerAccess>(
+    checks: &HealthChecks,
+    access: Arc<Access>,
+    endpoints: Endpoints,
+    debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
+) -> Guarded<S> {
     let routes = Guarded::new(access)
         .on(["/pods", "/pods/"], &["pods", "proxy"], get(pods::<S>))
-        .merge("/healthz", &["healthz", "proxy"], checks.routes());
-    let routes = if endpoints.debugging {
-        debugging_routes(routes, endpoints, debug)
+        .merge(&HEALTH_PATHS, &["healthz", "proxy"], checks.routes());
+    let routes = metrics.registries.iter().fold(routes, |routes, (path, registry)| {
+        routes.on_any([path], &["metrics"], exposition(registry.clone()))
+    });
+    if endpoints.debugging {
+        debugging_routes(routes, endpoints, debug, metrics)
     } else {
         DEBUGGING
             .iter()
             .fold(routes, |routes, path| routes.beneath(path, "Debug endpoints are disabled."))
-    };
-    routes.router.with_state(state)
+    }
 }
 
 /// Where `enableDebuggingHandlers: false` is told in so many words.
@@ -147,6 +180,7 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     routes: Guarded<S>,
     endpoints: Endpoints,
     debug: DebugRoutes,
+    metrics: &MetricsEndpoints,
 ) -> Guarded<S> {
     let container = |call: &str| {
         ["{pod}/{container}", "{pod}/{uid}/{container}"]
@@ -156,14 +190,14 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     let [attach, attach_uid] = container("attach");
     let [run, run_uid] = container("run");
     let forward = ["/portForward/{namespace}/{pod}", "/portForward/{namespace}/{pod}/{uid}"];
-    let sessions = Extension(Sessions::default());
+    let sessions = Extension(Sessions::new(metrics.requests.clone()));
     let streaming = |methods: MethodRouter<Arc<S>>| methods.layer(sessions.clone());
     let exec_methods = streaming(get(streaming::exec::<S>).post(streaming::exec::<S>));
     let attach_methods = streaming(get(streaming::attach::<S>).post(streaming::attach::<S>));
     let forward_methods =
         streaming(get(streaming::port_forward::<S>).post(streaming::port_forward::<S>));
-    let routes = debug.0.into_iter().fold(routes, |routes, (first, of_debug)| {
-        routes.merge(first, PROXY, of_debug.with_state(()))
+    let routes = debug.0.into_iter().fold(routes, |routes, (path, of_debug)| {
+        routes.merge(&[path], PROXY, of_debug.with_state(()))
     });
     let routes = if endpoints.profiling {
         routes
@@ -198,7 +232,9 @@ fn debugging_routes<S: KubeletState + ContainerAccess>(
     };
     let routes = routes.on_any(["/flagz"], &["configz"], any(flagz::<S>));
     // The last, so that it knows of all others.
-    let paths: Arc<[String]> = routes.paths.iter().cloned().collect();
+    let first = |path: &String| format!("/{}", path.split('/').nth(1).unwrap_or_default());
+    let paths: BTreeSet<String> = routes.table.keys().map(first).collect();
+    let paths: Arc<[String]> = paths.into_iter().collect();
     let statusz = any(async move |State(state): State<Arc<S>>, headers: HeaderMap| {
         zpages::statusz(&state.about(), &paths, &headers)
     });

@@ -7,6 +7,7 @@ use crate::access::Access;
 use crate::connections::BoundListener;
 use crate::debug::DebugRoutes;
 use crate::health::HealthChecks;
+use crate::metrics::MetricsEndpoints;
 use crate::routes::{healthz_routes, kubelet_routes, read_only_routes};
 use crate::state::{Endpoints, KubeletState};
 use crate::streaming::ContainerAccess;
@@ -30,21 +31,29 @@ impl HealthzServer {
     }
 }
 
-/// `readOnlyPort`: plain HTTP, without asking who: `/pods` and `/healthz`.
+/// `readOnlyPort`: plain HTTP, without asking who: `/pods`, `/healthz` and metrics.
 pub struct ReadOnlyServer<S> {
     state: Arc<S>,
     checks: HealthChecks,
+    metrics: MetricsEndpoints,
 }
 
 impl<S: KubeletState> ReadOnlyServer<S> {
     /// A server of what `state` knows.
     pub fn new(state: Arc<S>, checks: HealthChecks) -> Self {
-        Self { state, checks }
+        Self { state, checks, metrics: MetricsEndpoints::default() }
+    }
+
+    /// The same with metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: MetricsEndpoints) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Serves until `stop`.
     pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
-        listener.serve(read_only_routes(self.state, &self.checks), None, &stop).await;
+        let routes = read_only_routes(self.state, &self.checks, &self.metrics);
+        listener.serve(routes, None, &stop).await;
     }
 }
 
@@ -62,6 +71,7 @@ pub struct KubeletServer<S> {
     endpoints: Endpoints,
     tls: ServingTls,
     debug: DebugRoutes,
+    metrics: MetricsEndpoints,
 }
 
 impl<S: KubeletState + ContainerAccess> KubeletServer<S> {
@@ -80,6 +90,7 @@ impl<S: KubeletState + ContainerAccess> KubeletServer<S> {
             endpoints,
             tls,
             debug: DebugRoutes::default(),
+            metrics: MetricsEndpoints::default(),
         }
     }
 
@@ -89,11 +100,23 @@ impl<S: KubeletState + ContainerAccess> KubeletServer<S> {
         Self { debug, ..self }
     }
 
+    /// The same with metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: MetricsEndpoints) -> Self {
+        Self { metrics, ..self }
+    }
+
     /// Serves until `stop`. Certificates that are replaced on disk are taken into use within a
     /// minute.
     pub async fn run(self, listener: BoundListener, stop: CancellationToken) {
-        let routes =
-            kubelet_routes(self.state, &self.checks, self.access, self.endpoints, self.debug);
+        let routes = kubelet_routes(
+            self.state,
+            &self.checks,
+            self.access,
+            self.endpoints,
+            self.debug,
+            &self.metrics,
+        );
         let tls = Arc::new(self.tls);
         tokio::join!(
             listener.serve(routes, Some(tls.clone()), &stop),

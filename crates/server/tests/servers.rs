@@ -22,8 +22,8 @@ use rcgen::{
 use rubelet_server::{
     About, Access, AccessSettings, Authorization, BoundListener, CERTIFICATE_FILE, ContainerAccess,
     ContainerTarget, Endpoints, HealthChecks, HealthzServer, KEY_FILE, KubeletServer, KubeletState,
-    MinTlsVersion, PodTarget, ReadOnlyServer, ServingTls, StateError, StreamOptions,
-    StreamingError, TlsFiles, TlsOptions, TlsReload,
+    MetricsEndpoints, MinTlsVersion, PodTarget, ReadOnlyServer, ServerMetrics, ServingTls,
+    StateError, StreamOptions, StreamingError, TlsFiles, TlsOptions, TlsReload,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -274,6 +274,7 @@ async fn the_read_only_port_serves_pods_and_health_and_nothing_else() {
 
 /// A server on 10250 with its own certificates and an authority of clients.
 struct Secure {
+    metrics: Arc<ServerMetrics>,
     server: Running,
     authority: CertifiedIssuer<'static, KeyPair>,
     directory: tempfile::TempDir,
@@ -311,11 +312,14 @@ impl Secure {
         let changed = tls.reload_handle();
         let access = access(anonymous);
         let checks = HealthChecks::ping().with("log", || Ok(()));
+        let metrics = Arc::<ServerMetrics>::default();
         let server = Running::start(|listener, stop| {
-            KubeletServer::new(state, checks, access, ALL, tls).run(listener, stop)
+            KubeletServer::new(state, checks, access, ALL, tls)
+                .with_metrics(MetricsEndpoints::new(metrics.clone()))
+                .run(listener, stop)
         })
         .await;
-        Self { server, authority, directory, changed }
+        Self { metrics, server, authority, directory, changed }
     }
 
     async fn connect(&self, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
@@ -480,8 +484,8 @@ async fn without_a_certificate_nobody_gets_in_until_there_is_one() {
     let made = tempfile::tempdir().unwrap();
     let at = made.path().to_owned();
     load(TlsFiles::SelfSigned { directory: at, hostname: "node-1".to_owned() });
-    let authority = authority("clients");
-    let secure = Secure { server, authority, directory: made, changed };
+    let (metrics, authority) = (Arc::default(), authority("clients"));
+    let secure = Secure { metrics, server, authority, directory: made, changed };
     assert!(secure.connect(secure.stranger()).await.is_err());
 
     for name in [CERTIFICATE_FILE, KEY_FILE] {

@@ -24,8 +24,10 @@
 
 mod api_sink;
 mod manager;
+mod metrics;
 mod publish;
 
 pub use api_sink::{ApiStatusSink, PodStatusApi, StatusObject};
 pub use manager::{SetOutcome, StatusChanges, StatusCounters, StatusManager, VersionedStatus};
+pub use metrics::StatusMetrics;
 pub use publish::{StatusSink, WriteOutcome, publish_statuses};

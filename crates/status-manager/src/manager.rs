@@ -10,6 +10,8 @@ use rubelet_pod_status::{
 use rubelet_types::{Clock, PodRef, PodUid, pod_ref};
 use tokio::sync::Notify;
 
+use crate::metrics::StatusMetrics;
+
 /// One status of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionedStatus {
@@ -74,6 +76,7 @@ struct Shared {
     changed: Notify,
     clock: Clock,
     gates: Gates,
+    metrics: Arc<StatusMetrics>,
 }
 
 impl Shared {
@@ -100,8 +103,13 @@ impl StatusManager {
             listening: true,
             counters: StatusCounters::default(),
         };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), clock, gates });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            clock,
+            gates,
+            metrics: Arc::default(),
+        });
         (Self { shared: Arc::clone(&shared) }, StatusChanges { shared })
     }
 
@@ -170,6 +178,11 @@ impl StatusManager {
         pods.into_iter().map(|pod| with_status(pod.borrow())).collect()
     }
 
+    /// What is counted of statuses, for scrapers.
+    pub fn metrics(&self) -> Arc<StatusMetrics> {
+        self.shared.metrics.clone()
+    }
+
     /// How often what happened since the start.
     pub fn counters(&self) -> StatusCounters {
         self.shared.state().counters
@@ -217,6 +230,7 @@ impl Shared {
             );
         }
         state.counters.changed += 1;
+        self.metrics.count_ends(previous, &status);
 
         let written = entry.map_or(0, |entry| entry.written);
         let pending_since = match &cached {
@@ -272,7 +286,12 @@ impl StatusChanges {
 
     /// The sink has taken `version` of `uid`.
     pub(crate) fn written(&mut self, uid: &PodUid, version: u64) {
+        let now = self.shared.clock.now();
         if let Some(entry) = self.shared.state().entries.get_mut(uid) {
+            if version > entry.written {
+                let took = now.duration_since(entry.current.pending_since);
+                self.shared.metrics.written_after(took.try_into().unwrap_or_default());
+            }
             entry.written = entry.written.max(version);
         }
     }

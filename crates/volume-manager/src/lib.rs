@@ -22,6 +22,7 @@ mod host_mounts;
 mod host_path;
 mod manager;
 mod memory;
+mod metrics;
 mod mounted;
 mod observe;
 mod orphans;
@@ -39,6 +40,7 @@ pub use error::{
 pub use failures::LastFailure;
 pub use host_mounts::HostMounts;
 pub use manager::{VolumeManager, VolumeManagerConfig};
+pub use metrics::VolumeMetrics;
 pub use mounted::{MappedDevice, MountedVolume, PodVolumes};
 pub use observe::ObserveError;
 pub use orphans::{LeftOrphan, OrphanReport};

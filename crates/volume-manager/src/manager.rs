@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use rubelet_metrics::Collector;
 use rubelet_types::{
     Clock, EventObject, EventRecorder, NodePaths, PodRef, PodUid, Quantity, ResourceAmounts,
     error_chain, pod_ref,
@@ -26,6 +27,7 @@ use crate::error::{
 };
 use crate::host_path::set_up_host_path;
 use crate::memory::{Cause, Memory, RecentFailure};
+use crate::metrics::{VolumeCounts, VolumeMetrics};
 use crate::mounted::PodVolumes;
 use crate::observe::{PodDirectory, observe, observe_sub_paths};
 use crate::orphans::{LeftOrphan, OrphanLog, OrphanReport, pods_on_disk, remove_orphan};
@@ -70,6 +72,7 @@ pub(crate) struct Inner {
     pub(crate) memory: Memory,
     turns: VolumeTurns,
     orphan_log: OrphanLog,
+    metrics: Arc<VolumeMetrics>,
 }
 
 /// A volume that could not be set up.
@@ -128,8 +131,19 @@ impl VolumeManager {
                 memory: Memory::default(),
                 turns: VolumeTurns::default(),
                 orphan_log: OrphanLog::default(),
+                metrics: Arc::default(),
             }),
         }
+    }
+
+    /// What is counted of operations on volumes.
+    pub fn metrics(&self) -> Arc<VolumeMetrics> {
+        self.inner.metrics.clone()
+    }
+
+    /// Counts, whenever it is asked, the volumes that there are.
+    pub fn volume_counts(&self) -> Arc<dyn Collector> {
+        Arc::new(VolumeCounts(self.inner.clone()))
     }
 
     /// Makes ready all volumes that the containers of `pod` use. Those that failed a moment ago
@@ -148,7 +162,8 @@ impl VolumeManager {
         if desired.volumes.is_empty() && desired.rejected.is_empty() {
             return Ok(PodVolumes::default());
         }
-        inner.memory.remember(&reference.uid);
+        let wanted = desired.volumes.iter().map(|volume| (&*volume.name, volume.plugin()));
+        inner.memory.remember(&reference.uid, wanted, Instant::now());
         let mut failures = inner.waiting(&reference.uid);
         let mut is_news = false;
         for rejected in desired.rejected {
@@ -258,7 +273,9 @@ impl VolumeManager {
         let uid = pod.uid.clone();
         let torn_down = inner.operations.run(&pod.uid, OPERATION_LIMIT, move || {
             match PodDirectory::locate(&paths, &uid) {
-                Ok(directory) => tear_down_pod(&*this.mounts, &this.turns, &directory),
+                Ok(directory) => {
+                    tear_down_pod(&*this.mounts, &this.turns, &this.metrics, &directory)
+                }
                 // Where there are no pods there is nothing to take down.
                 Err(error) if error.is_missing() => Vec::new(),
                 Err(error) => vec![error.into()],
@@ -374,7 +391,9 @@ impl VolumeManager {
             let orphan = uid.clone();
             let removed = inner.operations.try_run(&uid, ORPHAN_LIMIT, move || {
                 match PodDirectory::locate(&paths, &orphan) {
-                    Ok(directory) => remove_orphan(&*this.mounts, &this.turns, &directory),
+                    Ok(directory) => {
+                        remove_orphan(&*this.mounts, &this.turns, &this.metrics, &directory)
+                    }
                     Err(error) => vec![error.into()],
                 }
             });
@@ -391,6 +410,9 @@ impl VolumeManager {
                 report.left.push(LeftOrphan { uid, failures });
             }
         }
+        let count = |pods: usize| f64::from(u32::try_from(pods).unwrap_or(u32::MAX));
+        inner.metrics.orphans.set(count(report.removed.len() + report.left.len()));
+        inner.metrics.orphans_left.set(count(report.left.len()));
         inner.orphan_log.report(&report, &inner.events, Instant::now());
         Ok(report)
     }
@@ -443,7 +465,11 @@ impl Inner {
         for volume in &volumes {
             if let Some(Ok(())) = done.get(&volume.name) {
                 let is_host_path = volume.plugin() == VolumePlugin::HostPath;
-                self.memory.succeeded(&reference.uid, &volume.name, is_host_path);
+                let wanted_since =
+                    self.memory.succeeded(&reference.uid, &volume.name, is_host_path);
+                if let Some(since) = wanted_since {
+                    self.metrics.ready(volume.plugin(), since.elapsed());
+                }
             }
         }
         results.by_volume.extend(done.into_iter().map(|(name, result)| (name, Some(result))));
@@ -549,7 +575,11 @@ impl SetUpJob {
         // What cannot hang goes first.
         let (may_hang, others): (Vec<_>, Vec<_>) = actions.into_iter().partition(may_hang);
         for volume in others.into_iter().chain(may_hang) {
+            let begun = Instant::now();
             let result = self.set_up(&directory, &volume);
+            let is_block = matches!(volume.source, VolumeSource::Block(_));
+            let (took, done) = (begun.elapsed(), result.is_ok());
+            self.inner.metrics.set_up(volume.plugin(), is_block, took, done);
             self.finish(&volume.name, result);
         }
     }

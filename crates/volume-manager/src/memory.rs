@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::PodUid;
-use rubelet_volume_plan::{VOLUME_RETRY_INITIAL, compute_next_retry_delay};
+use rubelet_volume_plan::{VOLUME_RETRY_INITIAL, VolumePlugin, compute_next_retry_delay};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
@@ -22,6 +22,10 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct PodMemory {
     checked_host_paths: BTreeSet<String>,
+    /// When its volumes were first wanted.
+    since: Option<Instant>,
+    /// The volumes that it wants, by their names.
+    volumes: BTreeMap<Box<str>, Wanted>,
     failures: BTreeMap<String, Failure>,
     /// How long the pod's release waited after its last failure.
     release_delay: Option<Duration>,
@@ -31,6 +35,13 @@ struct PodMemory {
     /// Whoever reads objects to write files holds it, so that what was read first is written first.
     content_turn: Arc<AsyncMutex<()>>,
     updates: Updates,
+}
+
+/// A volume that a pod wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    plugin: VolumePlugin,
+    is_ready: bool,
 }
 
 /// Whether the files of a pod's volumes are kept as the API has them.
@@ -81,8 +92,29 @@ impl Cause {
 
 impl Memory {
     /// The pod's volumes are wanted: it is no orphan until it is forgotten.
-    pub(crate) fn remember(&self, pod: &PodUid) {
-        self.lock().entry(pod.clone()).or_default();
+    pub(crate) fn remember<'a>(
+        &self,
+        pod: &PodUid,
+        volumes: impl Iterator<Item = (&'a str, VolumePlugin)>,
+        now: Instant,
+    ) {
+        let mut pods = self.lock();
+        let pod = pods.entry(pod.clone()).or_default();
+        pod.since.get_or_insert(now);
+        let before = std::mem::take(&mut pod.volumes);
+        pod.volumes = volumes
+            .map(|(name, plugin)| {
+                let is_ready = before.get(name).is_some_and(|volume| volume.is_ready);
+                (name.into(), Wanted { plugin, is_ready })
+            })
+            .collect();
+    }
+
+    /// All volumes that pods want, and whether they are set up.
+    pub(crate) fn volumes(&self) -> Vec<(VolumePlugin, bool)> {
+        let pods = self.lock();
+        let volumes = pods.values().flat_map(|pod| pod.volumes.values());
+        volumes.map(|volume| (volume.plugin, volume.is_ready)).collect()
     }
 
     pub(crate) fn knows(&self, pod: &PodUid) -> bool {
@@ -97,14 +129,22 @@ impl Memory {
         self.lock().get(pod).map(|pod| pod.checked_host_paths.clone()).unwrap_or_default()
     }
 
-    /// A volume was set up.
-    pub(crate) fn succeeded(&self, pod: &PodUid, volume: &str, is_host_path: bool) {
-        if let Some(pod) = self.lock().get_mut(pod) {
-            pod.failures.remove(volume);
-            if is_host_path {
-                pod.checked_host_paths.insert(volume.to_owned());
-            }
+    /// A volume is set up; returns since when it was wanted if it was not set up before.
+    pub(crate) fn succeeded(
+        &self,
+        pod: &PodUid,
+        volume: &str,
+        is_host_path: bool,
+    ) -> Option<Instant> {
+        let mut pods = self.lock();
+        let pod = pods.get_mut(pod)?;
+        pod.failures.remove(volume);
+        if is_host_path {
+            pod.checked_host_paths.insert(volume.to_owned());
         }
+        let wanted = pod.volumes.get_mut(volume)?;
+        let was_ready = std::mem::replace(&mut wanted.is_ready, true);
+        pod.since.filter(|_| !was_ready)
     }
 
     /// A volume's set-up failed; returns how long it waits. It does not wait if the objects have

@@ -9,6 +9,7 @@ use rubelet_volume_plan::{ContainerPresence, ObservedPodVolumes, plan_volumes};
 use tokio::time::Instant;
 
 use crate::error::TearDownError;
+use crate::metrics::VolumeMetrics;
 use crate::observe::{ObserveError, PodDirectory, list, mounts_beneath, observe};
 use crate::persistent::VolumeTurns;
 use crate::port::MountPort;
@@ -60,10 +61,11 @@ pub(crate) fn pods_on_disk(paths: &NodePaths) -> Result<Vec<PodUid>, TearDownErr
 pub(crate) fn remove_orphan(
     mounts: &dyn MountPort,
     turns: &VolumeTurns,
+    metrics: &VolumeMetrics,
     pod: &PodDirectory,
 ) -> Vec<TearDownError> {
     match find_obstacles(mounts, pod) {
-        Ok(Ok(observed)) => tear_down_observed(mounts, turns, pod, &observed),
+        Ok(Ok(observed)) => tear_down_observed(mounts, turns, metrics, pod, &observed),
         Ok(Err(obstacles)) => obstacles,
         Err(error) => vec![error],
     }

@@ -9,9 +9,11 @@ use rubelet_volume_plan::{
     ContainerPresence, ObservedPodVolumes, ObservedSubPath, VolumeAction, VolumePlugin,
     plan_volumes,
 };
+use tokio::time::Instant;
 
 use crate::content::WRAPPED_PREFIX;
 use crate::error::TearDownError;
+use crate::metrics::VolumeMetrics;
 use crate::observe::{
     ObserveError, PodDirectory, list, mounts_beneath, observe, observe_sub_paths,
 };
@@ -23,10 +25,11 @@ use crate::port::MountPort;
 pub(crate) fn tear_down_pod(
     mounts: &dyn MountPort,
     turns: &VolumeTurns,
+    metrics: &VolumeMetrics,
     pod: &PodDirectory,
 ) -> Vec<TearDownError> {
     match observe(mounts, pod) {
-        Ok(observed) => tear_down_observed(mounts, turns, pod, &observed),
+        Ok(observed) => tear_down_observed(mounts, turns, metrics, pod, &observed),
         Err(error) => vec![error.into()],
     }
 }
@@ -34,6 +37,7 @@ pub(crate) fn tear_down_pod(
 pub(crate) fn tear_down_observed(
     mounts: &dyn MountPort,
     turns: &VolumeTurns,
+    metrics: &VolumeMetrics,
     pod: &PodDirectory,
     observed: &ObservedPodVolumes,
 ) -> Vec<TearDownError> {
@@ -46,9 +50,12 @@ pub(crate) fn tear_down_observed(
             volume: blocked.name,
         })
         .collect();
-    failures.extend(
-        plan.actions.iter().filter_map(|action| apply_tear_down(mounts, turns, pod, action).err()),
-    );
+    failures.extend(plan.actions.iter().filter_map(|action| {
+        let begun = Instant::now();
+        let applied = apply_tear_down(mounts, turns, pod, action);
+        metrics.took_down(action, begun.elapsed(), applied.is_ok());
+        applied.err()
+    }));
     if failures.is_empty() {
         failures.extend(remove_pod_directory(mounts, pod).err());
     }

@@ -41,7 +41,7 @@ impl fmt::Display for Layer {
 
 /// The crates of `crates/`. A new one has to be put in its place here.
 const PLACES: &[(Layer, &[&str])] = &[
-    (Layer::Types, &["rubelet-types", "rubelet-unverified-tls"]),
+    (Layer::Types, &["rubelet-types", "rubelet-unverified-tls", "rubelet-metrics"]),
     (Layer::Config, &["rubelet-config"]),
     (
         Layer::Brain,

@@ -8,6 +8,7 @@ use rubelet_apiserver::{
     ApiErrorKind, ApiServer, ApiServerOptions, Delete, RateLimit, Selector, Verb,
 };
 use rubelet_fake_apiserver::{Fault, FaultAction};
+use rubelet_metrics::{Format, Registry};
 use rubelet_types::Clock;
 use tokio::time::{Instant, timeout};
 
@@ -139,4 +140,39 @@ async fn a_list_whose_history_is_lost_in_the_middle_is_read_at_once() {
     let (set, ()) = tokio::join!(maps.list(&all), forgetful);
     assert_eq!(set.unwrap().objects.len(), 600);
     assert_eq!(server.requests(Verb::List, "configmaps"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_counted_by_what_was_answered() {
+    let server = server();
+    let limit = Some(RateLimit { qps: 1.0, burst: 1 });
+    let options = ApiServerOptions { general: limit, ..options() };
+    let api = ApiServer::over(&server.connector(), options, Clock::system());
+    let maps = api.namespaced::<ConfigMap>("default");
+    server.inject(Fault::on(Verb::Get, "configmaps", refuse(429, Some(1))).times(1));
+    maps.get("a").await.unwrap_err();
+    maps.create(&config_map("a")).await.unwrap();
+    server.set_away(true);
+    maps.get("a").await.unwrap_err();
+    let text = Registry::new().with(api.metrics()).expose(Format::Prometheus);
+    let host = "host=\"apiserver:80\"";
+    for line in [
+        format!("rest_client_requests_total{{code=\"429\",{host},method=\"GET\"}} 1"),
+        format!("rest_client_requests_total{{code=\"404\",{host},method=\"GET\"}} 1"),
+        format!("rest_client_requests_total{{code=\"201\",{host},method=\"POST\"}} 1"),
+        format!("rest_client_requests_total{{code=\"<error>\",{host},method=\"GET\"}} 1"),
+        format!("rest_client_request_retries_total{{code=\"429\",{host},verb=\"GET\"}} 1"),
+        format!("rest_client_request_duration_seconds_count{{{host},verb=\"GET\"}} 3"),
+        format!("rest_client_request_size_bytes_count{{{host},verb=\"POST\"}} 1"),
+        format!("rest_client_response_size_bytes_count{{{host},verb=\"POST\"}} 1"),
+        format!(
+            "rest_client_response_size_bytes_bucket{{{host},verb=\"POST\",le=\"1.048576e+06\"}} 1"
+        ),
+        format!("rest_client_rate_limiter_duration_seconds_count{{{host},verb=\"GET\"}} 3"),
+        format!(
+            "rest_client_rate_limiter_duration_seconds_bucket{{{host},verb=\"POST\",le=\"0.5\"}} 0"
+        ),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
 }

@@ -34,6 +34,7 @@ use self::access::{Access, decide_access};
 use self::record::merge_credentials;
 use self::store::RecordStore;
 use crate::credentials::PullCredential;
+use crate::metrics::{Check, ImageMetrics};
 use crate::reference::{name_without_tag, parse_image_reference};
 
 /// How it is verified that a pod may use an image that is already on the node.
@@ -64,6 +65,7 @@ pub(crate) struct PullRecords {
     /// Goes along to the thread that works on the files, and back when that is done, whoever still
     /// waits for it: there is one writer at a time.
     files: Arc<Mutex<Files>>,
+    metrics: Arc<ImageMetrics>,
 }
 
 #[derive(Debug)]
@@ -71,18 +73,32 @@ struct Files {
     store: RecordStore,
     /// The pulls that run, by image.
     pulling: HashMap<String, usize>,
+    metrics: Arc<ImageMetrics>,
 }
 
 impl PullRecords {
-    pub(crate) fn new(verification: CredentialVerification, clock: Clock) -> Self {
+    pub(crate) fn new(
+        verification: CredentialVerification,
+        clock: Clock,
+        metrics: Arc<ImageMetrics>,
+    ) -> Self {
         let CredentialVerification { policy, directory } = verification;
-        let files = Files { store: RecordStore::new(&directory), pulling: HashMap::new() };
-        Self { policy, clock, files: Arc::new(Mutex::new(files)) }
+        let files = Files {
+            store: RecordStore::new(&directory),
+            pulling: HashMap::new(),
+            metrics: metrics.clone(),
+        };
+        Self { policy, clock, files: Arc::new(Mutex::new(files)), metrics }
     }
 
     /// Makes the directories. To be called before anything else.
     pub(crate) async fn open(&self) -> Result<(), RecordError> {
-        self.with_files(|files| files.store.make_directories()).await?
+        self.with_files(|files| {
+            files.store.make_directories()?;
+            files.count();
+            Ok(())
+        })
+        .await?
     }
 
     /// A pull of `image`, as the pod's spec writes it, is about to begin.
@@ -91,6 +107,7 @@ impl PullRecords {
         self.with_files(move |files| {
             files.store.write_intent(&image)?;
             *files.pulling.entry(image).or_default() += 1;
+            files.count();
             Ok(())
         })
         .await?
@@ -99,8 +116,12 @@ impl PullRecords {
     /// The pull of `image` has failed, or was given up.
     pub(crate) async fn end_failed_pull(&self, image: &str) {
         let image = image.to_owned();
-        let ended = self.with_files(move |files| files.end_pull(&image)).await;
-        log_failure(ended.and_then(|ended| ended), "Could not remove the intent of a pull");
+        let ended = self.with_files(move |files| {
+            let ended = files.end_pull(&image);
+            files.count();
+            ended
+        });
+        log_failure(ended.await.and_then(|ended| ended), "Could not remove the intent of a pull");
     }
 
     /// The pull of `image` gave `image_ref`, with a credential or without.
@@ -115,8 +136,11 @@ impl PullRecords {
         let ended = self
             .with_files(move |files| {
                 // If that fails the intent stays: the image is still known as one that was pulled.
-                files.add_credentials(&image, &image_ref, Some(&credentials), now)?;
-                files.end_pull(&image)
+                let ended = files
+                    .add_credentials(&image, &image_ref, Some(&credentials), now)
+                    .and_then(|()| files.end_pull(&image));
+                files.count();
+                ended
             })
             .await;
         log_failure(ended.and_then(|ended| ended), "Could not record a pull");
@@ -144,18 +168,26 @@ impl PullRecords {
                     error = error_chain(&error),
                     "Unable to access records about image pulls"
                 );
+                self.metrics.checked(Check::Failed);
                 return Judgement::MustPull;
             }
         };
         if !self.policy.requires_verification(image, was_pulled) {
+            self.metrics.checked(Check::Allowed);
             return Judgement::Accessible;
         }
         let name = name_without_tag(image);
         let of_name = record.and_then(|mut record| record.credential_mapping.remove(name?));
         match of_name {
-            Some(known) if known.node_pods_accessible => Judgement::Accessible,
+            Some(known) if known.node_pods_accessible => {
+                self.metrics.checked(Check::Recorded);
+                Judgement::Accessible
+            }
             Some(known) if !known.is_empty() => Judgement::Depends(known),
-            _ => Judgement::MustPull,
+            _ => {
+                self.metrics.checked(Check::MustAuthenticate);
+                Judgement::MustPull
+            }
         }
     }
 
@@ -167,7 +199,12 @@ impl PullRecords {
         known: &ImagePullCredentials,
         credentials: &[PullCredential],
     ) -> bool {
-        let more = match decide_access(known, credentials) {
+        let access = decide_access(known, credentials);
+        self.metrics.checked(match access {
+            Access::Denied => Check::MustAuthenticate,
+            Access::Accepted | Access::AcceptedAndLearnt(_) => Check::Recorded,
+        });
+        let more = match access {
             Access::Denied => return false,
             Access::Accepted => return true,
             Access::AcceptedAndLearnt(more) => more,
@@ -185,7 +222,11 @@ impl PullRecords {
     /// `listed`.
     pub(crate) async fn reconcile(&self, images: Vec<Image>, listed: Timestamp) {
         let now = self.clock.now();
-        let done = self.with_files(move |files| files.reconcile(&images, listed, now)).await;
+        let done = self.with_files(move |files| {
+            files.reconcile(&images, listed, now);
+            files.count();
+        });
+        let done = done.await;
         log_failure(done, "Could not look at the records of pulls");
     }
 
@@ -205,6 +246,13 @@ fn log_failure(result: Result<(), RecordError>, what: &str) {
 }
 
 impl Files {
+    /// Tells how many files there are, after it has written or removed some.
+    fn count(&self) {
+        let (intents, records) = self.store.counts();
+        self.metrics.intents.set(f64::from(intents));
+        self.metrics.records.set(f64::from(records));
+    }
+
     fn end_pull(&mut self, image: &str) -> Result<(), RecordError> {
         match self.pulling.get_mut(image) {
             Some(others) if *others > 1 => *others -= 1,

@@ -125,11 +125,26 @@ impl RecordStore {
         list(&self.pulled, decode_record)
     }
 
+    /// How many intents and how many records there are, readable or not.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        let count = |directory| {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            let records = names.filter(|name| is_record(name)).count();
+            u32::try_from(records).unwrap_or(u32::MAX)
+        };
+        (count(&self.pulling), count(&self.pulled))
+    }
+
     /// Survives a power loss: an image without its record is one that everybody may use.
     fn write(&self, path: &Path, text: &[u8]) -> Result<(), RecordError> {
         self.make_directories()?;
         write_atomic(path, text, Durability::Synced).map_err(RecordError::Write)
     }
+}
+
+fn is_record(file_name: &str) -> bool {
+    file_name.starts_with(PREFIX) && !file_name.ends_with(TEMPORARY)
 }
 
 /// The file for an image or a reference to one.
@@ -174,7 +189,7 @@ fn list<T>(directory: &Path, decode: fn(&[u8]) -> Result<T, String>) -> Vec<T> {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if !name.starts_with(PREFIX) || name.ends_with(TEMPORARY) {
+        if !is_record(&name) {
             continue;
         }
         let read = read(&entry.path())

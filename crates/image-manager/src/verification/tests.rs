@@ -11,7 +11,7 @@ struct Bench {
 fn records(dir: &tempfile::TempDir, policy: VerificationPolicy) -> PullRecords {
     let directory = dir.path().join("image_manager");
     let clock = Clock::from_fn(|| "2026-06-01T12:00:00Z".parse().unwrap());
-    PullRecords::new(CredentialVerification { policy, directory }, clock)
+    PullRecords::new(CredentialVerification { policy, directory }, clock, Default::default())
 }
 
 async fn bench(policy: VerificationPolicy) -> Bench {

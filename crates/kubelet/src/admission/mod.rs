@@ -77,6 +77,8 @@ pub(crate) enum Verdict {
     AfterOthers {
         /// Who has to go; empty if it is enough that others are leaving.
         victims: Vec<Arc<Pod>>,
+        /// The first resource that they make room of; empty if nobody has to go.
+        lacking: String,
     },
 }
 
@@ -135,7 +137,8 @@ fn check_all(pod: &Pod, facts: &AdmissionFacts<'_>) -> Result<Verdict, Rejection
     } else {
         make_room(pod, &staying, facts, &lacks)?
     };
-    Ok(Verdict::AfterOthers { victims })
+    let lacking = lacks.first().map(|lacks| lacks.resource.clone()).unwrap_or_default();
+    Ok(Verdict::AfterOthers { victims, lacking })
 }
 
 /// The pods that have to go for `pod`, beside those that are going.

@@ -58,7 +58,7 @@ impl Bed {
         match self.verdict(pod) {
             Verdict::Admitted => "admitted".to_owned(),
             Verdict::Rejected(rejection) => format!("{}: {}", rejection.reason, rejection.message),
-            Verdict::AfterOthers { victims } => {
+            Verdict::AfterOthers { victims, .. } => {
                 let names: Vec<_> =
                     victims.iter().map(|pod| pod.metadata.name.as_deref().unwrap()).collect();
                 format!("preempts [{}]", names.join(" "))

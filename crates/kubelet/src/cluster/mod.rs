@@ -21,6 +21,7 @@ use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_event_recorder::EventSender;
 use rubelet_linux::Host;
+use rubelet_metrics::Collector;
 use rubelet_node_status::{
     ApiServerNodes, FactsSource, MachineNetwork, NodeHandle, NodeInputs, NodeLease, NodeResources,
     NodeStatusManager, NodeStatusParts, NodeStatusTiming, keep_pod_cidr, keep_runtime_facts,
@@ -183,6 +184,11 @@ impl Cluster {
     /// The Node as it is known.
     pub(crate) fn node(&self) -> NodeHandle {
         self.node_status.handle()
+    }
+
+    /// What is counted of the node's joining and of requests to the API server.
+    pub(crate) fn metrics(&self) -> [Arc<dyn Collector>; 2] {
+        [self.node_status.metrics(), self.api.metrics()]
     }
 
     /// The Node object for admission; `own` is the one that this kubelet would create.

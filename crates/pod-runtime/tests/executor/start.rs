@@ -1,5 +1,6 @@
 use rubelet_cri::Rpc;
 use rubelet_fake_cri::{ExecAnswer, Fault, FaultAction, Script, ScriptMatch};
+use rubelet_metrics::{Format, Registry};
 use rubelet_types::ContainerState;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -295,6 +296,23 @@ async fn the_end_of_the_pod_interrupts_a_post_start_hook_and_the_kill_after_it()
         // Whoever ends the pod stops it.
         assert_eq!(node.fake.inventory().running("u1").count(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleeping_hook_that_is_cut_short_is_counted() {
+    let node = Node::new();
+    let pod = pod(serde_json::json!({"lifecycle": {"postStart": {"sleep": {"seconds": 60}}}}));
+    let sandbox = node.with_sandbox(&pod).await;
+    let cancel = CancellationToken::new();
+    let start = node.runtime.start_container(&pod, node.to_start(&sandbox), &cancel);
+    let (result, ()) = tokio::join!(start, async {
+        sleep(seconds(3)).await;
+        cancel.cancel();
+    });
+    assert!(result.unwrap_err().cancelled);
+    let text = Registry::new().with(node.runtime.hook_metrics()).expose(Format::Prometheus);
+    assert!(text.contains("\nkubelet_sleep_action_terminated_early_total 1\n"), "{text}");
+    assert!(text.contains("\nkubelet_lifecycle_handler_http_fallbacks_total 0\n"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

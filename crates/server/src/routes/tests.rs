@@ -16,6 +16,7 @@ use crate::access::{
 use crate::container_logs::{
     ContainerLogs, ContainerLogsError, LogBytes, LogTarget, PodLogOptions,
 };
+use crate::metrics::ServerMetrics;
 use crate::pod_explanations::{PodExplanation, PodExplanations};
 use crate::state::StateError;
 use crate::streaming::{ContainerTarget, PodTarget, StreamOptions, StreamingError};
@@ -125,7 +126,9 @@ fn routes(endpoints: Endpoints) -> (Arc<Node>, Router) {
         authorization: Authorization::AlwaysAllow,
     };
     let access = Arc::new(Access::new(settings, "node", None).unwrap());
-    let routes = kubelet_routes(node.clone(), &HealthChecks::ping(), access, endpoints, debug())
+    let metrics = MetricsEndpoints::default();
+    let checks = HealthChecks::ping();
+    let routes = kubelet_routes(node.clone(), &checks, access, endpoints, debug(), &metrics)
         .layer(Extension(Peer::default()));
     (node, routes)
 }
@@ -274,7 +277,10 @@ async fn every_route_asks_for_its_right_and_for_no_other() {
     let reviews = Arc::new(Refusing::default());
     let access = Arc::new(Access::new(settings, "node", Some(reviews.clone() as _)).unwrap());
     let node = Arc::new(Node::default());
-    let routes = kubelet_routes(node, &HealthChecks::ping(), access, ALL, debug())
+    let metrics = MetricsEndpoints::default()
+        .with("/metrics", Registry::new())
+        .with("/metrics/probes", Registry::new());
+    let routes = kubelet_routes(node, &HealthChecks::ping(), access, ALL, debug(), &metrics)
         .layer(Extension(Peer::default()));
     for (method, path, verb, subresources) in [
         ("GET", "/healthz", "get", &["healthz", "proxy"][..]),
@@ -283,6 +289,8 @@ async fn every_route_asks_for_its_right_and_for_no_other() {
         ("GET", "/pods/", "get", &["pods", "proxy"]),
         ("GET", "/runningpods/", "get", &["pods", "proxy"]),
         ("GET", "/configz", "get", &["configz", "proxy"]),
+        ("GET", "/metrics", "get", &["metrics"]),
+        ("GET", "/metrics/probes", "get", &["metrics"]),
         ("GET", "/flagz", "get", &["configz"]),
         ("GET", "/statusz", "get", &["statusz"]),
         ("GET", "/logs/", "get", &["log"]),
@@ -329,4 +337,122 @@ async fn every_route_asks_for_its_right_and_for_no_other() {
         }
         reviews.0.lock().unwrap().clear();
     }
+}
+
+/// The servers of a node that counts requests and shows them.
+fn counting() -> (Arc<ServerMetrics>, Router, Router) {
+    let requests = Arc::new(ServerMetrics::default());
+    let registry = Registry::new().with(requests.clone());
+    let metrics = MetricsEndpoints::new(requests.clone()).with("/metrics", registry);
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    let access = Arc::new(Access::new(settings, "node", None).unwrap());
+    let (node, checks) = (Arc::new(Node::default()), HealthChecks::ping());
+    let few = Endpoints { debugging: false, ..ALL };
+    let routes = kubelet_routes(node.clone(), &checks, access, few, debug(), &metrics)
+        .layer(Extension(Peer::default()));
+    (requests, routes, read_only_routes(node, &checks, &metrics))
+}
+
+#[tokio::test]
+async fn metrics_are_served_on_both_ports_also_without_debugging_handlers() {
+    let (_, routes, read_only) = counting();
+    assert_eq!(ask(&routes, "GET", "/healthz", "").await.0, 200);
+    for (routes, server) in [(&routes, "readwrite"), (&read_only, "readonly")] {
+        let (status, text) = ask(routes, "GET", "/metrics", "").await;
+        assert_eq!(status, 200);
+        let healthz = "kubelet_http_requests_total{long_running=\"false\",method=\"GET\",\
+                       path=\"healthz\",server_type=\"readwrite\"} 1\n";
+        assert!(text.contains(healthz), "{text}");
+        // The one who reads is being answered himself.
+        let reading = format!(
+            "kubelet_http_inflight_requests{{long_running=\"false\",method=\"GET\",\
+             path=\"metrics\",server_type=\"{server}\"}} 1\n"
+        );
+        assert!(text.contains(&reading), "{text}");
+    }
+    let (_, text) = ask(&routes, "GET", "/metrics", "").await;
+    let read = "kubelet_http_requests_duration_seconds_count{long_running=\"false\",\
+                method=\"GET\",path=\"metrics\",server_type=\"readwrite\"} 1\n";
+    assert!(text.contains(read), "{text}");
+}
+
+#[tokio::test]
+async fn the_format_is_the_one_that_is_asked_for() {
+    let (_, routes, _) = counting();
+    let get = |accept: &'static str| {
+        let request = Request::builder().uri("/metrics").header("accept", accept);
+        routes.clone().oneshot(request.body(Body::empty()).unwrap())
+    };
+    let old = get("text/plain;version=0.0.4;q=0.5,*/*;q=0.1").await.unwrap();
+    assert_eq!(old.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let open = get("application/openmetrics-text;version=1.0.0").await.unwrap();
+    assert_eq!(
+        open.headers()["content-type"],
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    );
+    let text = open.into_body().collect().await.unwrap().to_bytes();
+    assert!(text.ends_with(b"# EOF\n"), "{text:?}");
+}
+
+#[tokio::test]
+async fn what_does_not_exist_makes_no_series() {
+    let (_, routes, read_only) = counting();
+    let (_, before) = ask(&routes, "GET", "/metrics", "").await;
+    for round in 0..300 {
+        for routes in [&routes, &read_only] {
+            assert_eq!(ask(routes, "GET", &format!("/made-up-{round}"), "").await.0, 404);
+            assert_eq!(ask(routes, "GET", &format!("/metrics/{round}"), "").await.0, 404);
+            let method = format!("MADE{round}");
+            ask(routes, &method, &format!("/pods/{round}"), "").await;
+        }
+    }
+    let (_, after) = ask(&routes, "GET", "/metrics", "").await;
+    let lines = |text: &str| text.lines().count();
+    // Two servers, and for each `other` and `pods` by GET or by some other method.
+    assert!(lines(&after) < lines(&before) + 2 * 2 * 2 * 20, "{after}");
+    assert!(!after.contains("made-up") && !after.contains("MADE"), "{after}");
+}
+
+/// The endpoints of the table in `docs/parity.md` that are said to work, with what they are called.
+fn said_to_work() -> BTreeMap<String, String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/parity.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let section = page.split("\n## ").find_map(|section| section.strip_prefix("Endpoints\n"));
+    let rows = section.unwrap().lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.filter_map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, state, subresources, ..] = cells[..] else { panic!("{row}") };
+        let plain = |cell: &str| cell.replace('`', "");
+        (state == "works").then(|| (plain(name), plain(subresources)))
+    });
+    rows.collect()
+}
+
+#[test]
+fn endpoints_are_those_that_the_page_lists() {
+    let settings = AccessSettings {
+        anonymous: true,
+        client_certificates: false,
+        tokens: None,
+        authorization: Authorization::AlwaysAllow,
+    };
+    let access = Arc::new(Access::new(settings, "node", None).unwrap());
+    let metrics = ["/metrics", "/metrics/probes", "/metrics/slis"]
+        .into_iter()
+        .fold(MetricsEndpoints::default(), |all, path| all.with(path, Registry::new()));
+    let checks = HealthChecks::ping();
+    let table = guarded_routes::<Node>(&checks, access, ALL, debug(), &metrics).table;
+    // With and without a slash at the end is one endpoint.
+    let is_other = |path: &str| path.strip_suffix('/').is_some_and(|it| table.contains_key(it));
+    let is: BTreeMap<String, String> = table
+        .iter()
+        .filter(|(path, _)| !is_other(path))
+        .map(|(path, subresources)| (path.clone(), subresources.join(", ")))
+        .collect();
+    assert_eq!(is, said_to_work());
 }

@@ -38,6 +38,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::metrics::{InFlight, ServerMetrics};
+
 pub use options::StreamOptions;
 
 use options::{commands, forwarded_ports, last_timeout, old_command};
@@ -162,16 +164,15 @@ pub(crate) struct Carrier {
     /// Where sessions run, so that the end of the server waits for them.
     pub(crate) sessions: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// The request, which is not over before its session is.
+    pub(crate) request: Option<InFlight>,
 }
 
 /// The sessions of a server.
 #[derive(Clone, Debug)]
-pub(crate) struct Sessions(Arc<Semaphore>);
-
-impl Default for Sessions {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_SESSIONS)))
-    }
+pub(crate) struct Sessions {
+    places: Arc<Semaphore>,
+    metrics: Arc<ServerMetrics>,
 }
 
 /// One session, which may begin.
@@ -182,8 +183,13 @@ struct Session {
 }
 
 impl Sessions {
+    /// Room for as many as a server takes.
+    pub(crate) fn new(metrics: Arc<ServerMetrics>) -> Self {
+        Self { places: Arc::new(Semaphore::new(MAX_SESSIONS)), metrics }
+    }
+
     fn open(&self, carrier: Carrier, idle: Duration) -> Result<Session, StreamingError> {
-        let place = self.0.clone().try_acquire_owned().map_err(|_| {
+        let place = self.places.clone().try_acquire_owned().map_err(|_| {
             StreamingError::Busy(format!("more than {MAX_SESSIONS} streaming sessions are open"))
         })?;
         Ok(Session { carrier, place, idle })
@@ -194,10 +200,11 @@ impl Session {
     /// Lets `work` go on after the request was answered: until it is over, nothing moves any more, or
     /// the server ends.
     fn spawn(self, work: impl Future<Output = ()> + Send + 'static) {
-        let Self { carrier: Carrier { place: connection, sessions, stop }, place, .. } = self;
+        let Self { carrier: Carrier { place: connection, sessions, stop, request }, place, .. } =
+            self;
         sessions.spawn(async move {
             stop.run_until_cancelled(work).await;
-            drop((place, connection));
+            drop((place, connection, request));
         });
     }
 }
@@ -207,6 +214,19 @@ pub(crate) struct Asked {
     method: http::Method,
     query: Vec<(String, String)>,
     dialect: Dialect,
+}
+
+impl Asked {
+    /// Whether its WebSocket ends here, rather than being passed on.
+    fn is_translated(&self) -> bool {
+        self.dialect == Dialect::Channels && self.method == http::Method::GET
+    }
+
+    fn count(&self, sessions: &Sessions, subresource: &'static str) {
+        if self.is_translated() || self.dialect == Dialect::Tunnel {
+            sessions.metrics.websocket(subresource);
+        }
+    }
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -260,6 +280,7 @@ pub(crate) async fn exec<S: ContainerAccess>(
     let target = container_of(path)?;
     let session = sessions.open(carrier, state.idle_timeout())?;
     let url = state.exec(&target, commands(&asked.query), streams).await?;
+    asked.count(&sessions, "exec");
     Ok(join(asked, request, &url, streams, session).await)
 }
 
@@ -276,6 +297,7 @@ pub(crate) async fn attach<S: ContainerAccess>(
     let target = container_of(path)?;
     let session = sessions.open(carrier, state.idle_timeout())?;
     let url = state.attach(&target, streams).await?;
+    asked.count(&sessions, "attach");
     Ok(join(asked, request, &url, streams, session).await)
 }
 
@@ -297,6 +319,7 @@ pub(crate) async fn port_forward<S: ContainerAccess>(
     let target = pod_of(path)?;
     let session = sessions.open(carrier, state.idle_timeout())?;
     let url = state.port_forward(&target, ports).await?;
+    asked.count(&sessions, "portforward");
     Ok(match asked.dialect {
         Dialect::Tunnel => tunnel::tunnel(request, &url, session).await,
         _ => upgrade::pass_on(request, &url, session).await,
@@ -335,7 +358,7 @@ async fn join(
     streams: StreamOptions,
     session: Session,
 ) -> Response {
-    if asked.dialect == Dialect::Channels && asked.method == http::Method::GET {
+    if asked.is_translated() {
         translate::translate(request, url.to_owned(), streams, session)
     } else {
         upgrade::pass_on(request, url, session).await
@@ -358,11 +381,13 @@ mod tests {
     #[tokio::test]
     async fn a_session_keeps_its_places_until_it_is_over() {
         let listener = Arc::new(Semaphore::new(2));
-        let sessions = Sessions(Arc::new(Semaphore::new(1)));
+        let places = Arc::new(Semaphore::new(1));
+        let sessions = Sessions { places, metrics: Arc::default() };
         let carrier = || Carrier {
             place: Arc::new(listener.clone().try_acquire_owned().unwrap()),
             sessions: TaskTracker::new(),
             stop: CancellationToken::new(),
+            request: None,
         };
         let first = carrier();
         let (tracker, stop) = (first.sessions.clone(), first.stop.clone());

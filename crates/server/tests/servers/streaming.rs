@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt, StreamExt};
 use http::HeaderMap;
 use hyper::upgrade::Upgraded;
+use rubelet_metrics::{Format, Registry};
 use tokio::net::TcpListener;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -220,6 +221,14 @@ async fn channels_of_a_websocket_become_streams() {
     assert_eq!(next(&mut socket).await, [1], "a sign that it stands");
     let Asked { head, stream: mut runtime } = asked.await.unwrap();
     assert!(head.starts_with("post /exec http/1.1\r\n"), "{head}");
+    let counted = |name: &str| {
+        let text = Registry::new().with(secure.metrics.clone()).expose(Format::Prometheus);
+        let of_exec = |line: &&str| line.starts_with(name) && line.contains("=\"exec\"");
+        text.lines().find(of_exec).and_then(|line| line.rsplit_once(' ')?.1.parse::<u32>().ok())
+    };
+    assert_eq!(counted("kubelet_websocket_streaming_requests_total"), Some(1));
+    assert_eq!(counted("kubelet_http_inflight_requests"), Some(1), "as long as its session");
+    assert_eq!(counted("kubelet_http_requests_duration_seconds_count"), None);
     // Four streams are opened: the end, input, output and the terminal's size.
     for kind in ["error", "stdin", "stdout", "resize"] {
         let mut start = [0; 8];
@@ -258,6 +267,13 @@ async fn channels_of_a_websocket_become_streams() {
         "{last:?}"
     );
     assert_eq!(timeout(PATIENCE, runtime.read(&mut [0])).await.unwrap().unwrap(), 0);
+    let over = async {
+        while counted("kubelet_http_inflight_requests") != Some(0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, over).await.unwrap();
+    assert_eq!(counted("kubelet_http_requests_duration_seconds_count"), Some(1));
 }
 
 #[tokio::test]

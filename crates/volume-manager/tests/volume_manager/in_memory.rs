@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use rubelet_metrics::{Format, Registry};
 use rubelet_volume_manager::{EnsureVolumesError, SubPathMount, TearDownError, VolumeFailure};
 use serde_json::json;
 
@@ -224,6 +225,12 @@ async fn orphans_are_removed_when_they_are_understood() {
         let report = node.manager.clean_orphans(&keep).await.unwrap();
         let left: Vec<_> = report.left.iter().map(|left| left.uid.as_str()).collect();
         assert_eq!(left, ["mounted"]);
+    }
+    let text = Registry::new().with(node.manager.metrics()).expose(Format::Prometheus);
+    for line in
+        ["kubelet_orphan_pod_cleaned_volumes 1", "kubelet_orphan_pod_cleaned_volumes_errors 1"]
+    {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
     assert!(!node.pod_dir(&gone_ref).exists() && !left_over.exists());
     assert_eq!(node.mounts_of(&gone_ref).len(), 0);

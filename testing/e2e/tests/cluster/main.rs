@@ -8,6 +8,7 @@ mod certificates;
 mod claims;
 mod images;
 mod logs;
+mod metrics;
 mod node;
 mod outage;
 mod pods;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         node::TRIALS,
         pods::TRIALS,
         logs::TRIALS,
+        metrics::TRIALS,
         why::TRIALS,
         workloads::TRIALS,
         static_pods::TRIALS,

@@ -8,6 +8,7 @@ mod image_volumes;
 mod images;
 mod lifecycle;
 mod logs;
+mod metrics;
 mod network;
 mod probes;
 mod resources;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         restart::SCENARIOS,
         environment::SCENARIOS,
         resources::SCENARIOS,
+        metrics::SCENARIOS,
         network::SCENARIOS,
         security::SCENARIOS,
         volumes::SCENARIOS,

@@ -28,6 +28,7 @@ use super::docker_config::DockerConfig;
 use super::keyring::Keyring;
 use super::location::RegistryLocation;
 use super::sources::CredentialObjects;
+use crate::metrics::CredentialProviderMetrics;
 use crate::service::CredentialLookup;
 
 /// What a provider is told of a service account.
@@ -70,7 +71,10 @@ pub enum CredentialProvidersError {
 
 /// All providers of a node.
 #[derive(Debug, Default)]
-pub struct CredentialProviders(Vec<Provider>);
+pub struct CredentialProviders {
+    providers: Vec<Provider>,
+    metrics: Arc<CredentialProviderMetrics>,
+}
 
 struct Provider {
     program: PluginProgram,
@@ -79,6 +83,7 @@ struct Provider {
     token: Option<TokenAttributes>,
     cache: Mutex<CredentialCache>,
     flights: Mutex<HashMap<FlightKey, WeakShared<Asking>>>,
+    metrics: Arc<CredentialProviderMetrics>,
 }
 
 type Answer = Result<Arc<PluginResponse>, PluginError>;
@@ -118,11 +123,14 @@ impl CredentialProviders {
             dir: dir.to_owned(),
             source,
         })?;
-        configured
-            .into_iter()
-            .map(|one| Provider::open(one, dir))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let metrics = Arc::<CredentialProviderMetrics>::default();
+        let opened = configured.into_iter().map(|one| Provider::open(one, dir, metrics.clone()));
+        Ok(Self { providers: opened.collect::<Result<_, _>>()?, metrics })
+    }
+
+    /// What is counted of them.
+    pub fn metrics(&self) -> Arc<CredentialProviderMetrics> {
+        self.metrics.clone()
     }
 
     /// The credentials that they have for an image. What one of them cannot do is said in the log,
@@ -132,9 +140,9 @@ impl CredentialProviders {
         lookup: CredentialLookup<'_>,
         objects: Option<&dyn CredentialObjects>,
     ) -> Vec<PullCredential> {
-        let asked = self.0.iter().map(|provider| provider.provide(lookup, objects));
+        let asked = self.providers.iter().map(|provider| provider.provide(lookup, objects));
         let mut keyring = Keyring::default();
-        for (provider, answer) in self.0.iter().zip(join_all(asked).await) {
+        for (provider, answer) in self.providers.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(Some((origin, config))) => keyring.add(&origin, config),
                 Ok(None) => {}
@@ -148,7 +156,11 @@ impl CredentialProviders {
 }
 
 impl Provider {
-    fn open(configured: CredentialProvider, dir: &Path) -> Result<Self, CredentialProvidersError> {
+    fn open(
+        configured: CredentialProvider,
+        dir: &Path,
+        metrics: Arc<CredentialProviderMetrics>,
+    ) -> Result<Self, CredentialProvidersError> {
         let path = dir.join(&configured.name);
         let unfit =
             |problem: String| CredentialProvidersError::Program { program: path.clone(), problem };
@@ -178,6 +190,7 @@ impl Provider {
             ),
             cache: Mutex::default(),
             flights: Mutex::default(),
+            metrics,
         })
     }
 
@@ -327,7 +340,13 @@ impl Provider {
                             .map(|account| account.annotations.clone())
                             .unwrap_or_default(),
                     };
-                    let run = async move { program.run(&request).await.map(Arc::new) };
+                    let metrics = self.metrics.clone();
+                    let run = async move {
+                        let begun = Instant::now();
+                        let answer = program.run(&request).await.map(Arc::new);
+                        metrics.ran(program.name(), begun.elapsed(), answer.is_err());
+                        answer
+                    };
                     let asking = run.boxed().shared();
                     if let Some(flight) = asking.downgrade() {
                         flights.insert(key, flight);

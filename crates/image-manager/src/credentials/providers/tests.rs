@@ -1,5 +1,6 @@
 //! Real programs, small ones.
 
+use rubelet_metrics::{Format, Registry};
 use std::os::unix::fs::symlink;
 
 use futures_util::future::BoxFuture;
@@ -240,12 +241,19 @@ async fn an_answer_that_is_none_gives_nothing_and_shows_nothing() {
         let bench = Bench::with(&script);
         let providers = bench.open(bench.provider());
         assert_eq!(bench.ask(&providers, "u1", "a.r.io/x").await, [] as [String; 0], "{case}");
+        let text = Registry::new().with(providers.metrics()).expose(Format::Prometheus);
+        for line in [
+            "kubelet_credential_provider_plugin_errors_total{plugin_name=\"p\"} 1",
+            "kubelet_credential_provider_plugin_duration_count{plugin_name=\"p\"} 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{case}: {line}\n{text}");
+        }
         let request = PluginRequest {
             image: "a.r.io/x".to_owned(),
             token: None,
             annotations: BTreeMap::new(),
         };
-        let error = providers.0[0].program.run(&request).await.unwrap_err();
+        let error = providers.providers[0].program.run(&request).await.unwrap_err();
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("t0ps3cret"), "{case}: {shown}");
         if case == "exit" {

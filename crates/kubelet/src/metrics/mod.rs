@@ -1,0 +1,58 @@
+//! What this kubelet tells of itself to Prometheus: what its managers count, and what is seen by
+//! looking at them.
+
+mod node;
+mod pods;
+mod process;
+mod startup;
+
+use std::sync::Arc;
+
+use rubelet_certificate_manager::{ClientCertificateMetrics, ServingCertificateMetrics};
+use rubelet_metrics::{Collector, Registry};
+use rubelet_server::{HealthMetrics, MetricsEndpoints, ServerMetrics};
+
+use crate::wiring::KubeletView;
+
+pub(crate) use node::NodeMetrics;
+pub(crate) use pods::{PodGauges, PodMetrics};
+pub(crate) use process::ProcessMetrics;
+
+/// What is counted beside the managers.
+#[derive(Debug, Default)]
+pub struct OtherMetrics {
+    /// Requests to the servers.
+    pub requests: Arc<ServerMetrics>,
+    /// What health checks came to.
+    pub health: Arc<HealthMetrics>,
+    /// The client certificate, if it is kept up to date.
+    pub client_certificate: Option<ClientCertificateMetrics>,
+    /// The serving certificate, if the cluster signs it.
+    pub serving_certificate: Option<ServingCertificateMetrics>,
+}
+
+/// The endpoints where all of it is read.
+pub(crate) fn endpoints(view: &KubeletView, others: OtherMetrics) -> MetricsEndpoints {
+    MetricsEndpoints::new(others.requests.clone())
+        .with("/metrics/probes", view.probe_metrics())
+        .with("/metrics/slis", health_metrics(&others))
+        .with("/metrics", view.metrics(others))
+}
+
+/// Everything that `/metrics/slis` shows. Reading it begins anew.
+fn health_metrics(others: &OtherMetrics) -> Registry {
+    Registry::new().with(others.health.clone())
+}
+
+impl KubeletView {
+    /// Everything that `/metrics` shows.
+    pub fn metrics(&self, others: OtherMetrics) -> Registry {
+        let OtherMetrics { requests, client_certificate, serving_certificate, .. } = others;
+        let certificates = [
+            client_certificate.map(|it| Arc::new(it) as Arc<dyn Collector>),
+            serving_certificate.map(|it| Arc::new(it) as Arc<dyn Collector>),
+        ];
+        let registry = self.managers_metrics().with(requests).with(Arc::new(ProcessMetrics));
+        certificates.into_iter().flatten().fold(registry, Registry::with)
+    }
+}
