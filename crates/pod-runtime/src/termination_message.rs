@@ -171,7 +171,8 @@ fn last_log_lines(log: &str) -> String {
     }
     let first = lines.len().saturating_sub(MAX_LOG_LINES);
     let mut text = lines[first..].join("\n");
-    if !text.is_empty() {
+    // A container that ends in the middle of a line leaves a part that nothing follows.
+    if !lines.is_empty() && !open {
         text.push('\n');
     }
     tail(&text, MAX_LOG_BYTES).to_owned()
@@ -261,6 +262,10 @@ mod tests {
         );
         assert_eq!(found[0].len(), 4096);
         assert_eq!(found[1..], ["".to_owned(), "one\ntwo\n".to_owned()]);
+        fs::write(&log, "t stdout F one\nt stdout P two\n").unwrap();
+        let cut =
+            messages(root.path(), vec![exited("c", "FallbackToLogsOnError", &empty, &log, 1)]);
+        assert_eq!(cut, ["one\ntwo"], "its last line has no end");
         let ok = messages(root.path(), vec![exited("d", "FallbackToLogsOnError", &empty, &log, 0)]);
         assert_eq!(ok, [""]);
     }

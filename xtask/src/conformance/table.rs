@@ -89,13 +89,12 @@ pub(crate) fn markdown(list: &[Spec], outcomes: &Outcomes, peer: Peer<'_>, date:
         );
         for (spec, outcome) in specs {
             let because = outcome.map(|outcome| outcome.because.as_str()).unwrap_or_default();
-            let because = because.lines().next().unwrap_or_default();
             let _ = writeln!(
                 text,
                 "| {} | {} | {} |",
                 cell(&spec.name),
                 peer.verdict(spec).name(),
-                cell(because)
+                cell(&shortened(because))
             );
         }
     }
@@ -110,6 +109,17 @@ pub(crate) fn markdown(list: &[Spec], outcomes: &Outcomes, peer: Peer<'_>, date:
         );
     }
     text
+}
+
+/// A reason in a line.
+fn shortened(because: &str) -> String {
+    const LONGEST: usize = 160;
+    let mut line = because.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        line.truncate(end);
+        line.push_str(" ...");
+    }
+    line
 }
 
 /// Text in a cell of a table.
@@ -160,7 +170,7 @@ mod tests {
         assert!(text.contains("| Rubelet: passed | 1 | 0 | 0 |"), "{text}");
         assert!(text.contains("| Rubelet: failed | 1 | 0 | 0 |"), "{text}");
         assert!(text.contains("| Rubelet: did not run | 0 | 1 | 0 |"), "{text}");
-        assert!(text.contains("| dies | passed | want 'a\\|b' |"), "{text}");
+        assert!(text.contains("| dies | passed | want 'a\\|b' more |"), "{text}");
         assert!(text.contains("| lives | 4 | passed |"), "{text}");
     }
 }
