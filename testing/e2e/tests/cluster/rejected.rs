@@ -1,15 +1,17 @@
 //! Pods that were bound to the node although it cannot take them.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use rubelet_e2e::manifest::{busybox, with};
 use rubelet_test_bed::trials::Trial;
 use serde_json::json;
 
-use crate::stage::{Stage, pod};
+use crate::stage::{Stage, condition, pod};
 use crate::{Ground, on_one_node};
 
-pub(crate) const TRIALS: &[Trial<Ground>] =
-    on_one_node![a_pod_that_does_not_fit_is_rejected_and_stays_until_it_is_deleted];
+pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
+    a_pod_that_does_not_fit_is_rejected_and_stays_until_it_is_deleted,
+    a_critical_pod_has_others_make_room_for_it,
+];
 
 fn a_pod_that_does_not_fit_is_rejected_and_stays_until_it_is_deleted(
     stage: &mut Stage,
@@ -59,4 +61,37 @@ fn a_pod_that_does_not_fit_is_rejected_and_stays_until_it_is_deleted(
     let first = stage.wait_until_ready("first")?;
     ensure!(first.restarts() == 0, "{}", first.raw["status"]);
     Ok(())
+}
+
+fn a_critical_pod_has_others_make_room_for_it(stage: &mut Stage) -> anyhow::Result<()> {
+    let node = stage.get("/api/v1/nodes/node-1")?;
+    let cpu = node["status"]["allocatable"]["cpu"].as_str().context("no cpu")?;
+    let milli: u64 = match cpu.strip_suffix('m') {
+        Some(milli) => milli.parse()?,
+        None => cpu.parse::<u64>()? * 1000,
+    };
+    // Two of them do not fit.
+    let much = json!({ "requests": { "cpu": format!("{}m", milli * 6 / 10) } });
+    let sleeper = |more| with(busybox("app", "exec sleep 3600"), more);
+    let large = json!({ "containers": [sleeper(json!({ "resources": much.clone() }))] });
+    stage.create_pod(&pod("large", with(large.clone(), json!({ "nodeName": "node-1" }))))?;
+    let small = json!({ "nodeName": "node-1", "containers": [sleeper(json!({}))] });
+    stage.create_pod(&pod("small", small))?;
+    stage.wait_for_pods(2, "ready", |pod| pod.ready)?;
+
+    // Static pods are critical.
+    let mut critical = pod("critical", large);
+    critical["metadata"]["namespace"] = stage.namespace().into();
+    stage.kubelet().write_pod(&critical)?;
+    let text = "Preempted in order to admit critical pod";
+    stage.wait_for_event("large", "Preempting", text)?;
+    let gone = stage.wait_for_pod("large", "over", |pod| pod.phase == "Failed")?;
+    ensure!(gone.reason == "Preempting" && gone.message == text, "{}", gone.raw["status"]);
+    let why = condition(&gone.raw, "DisruptionTarget")?;
+    ensure!(why["status"] == "True" && why["reason"] == "TerminationByKubelet", "{why}");
+    stage.wait_until_ready("critical-node-1")?;
+    let small = stage.wait_until_ready("small")?;
+    ensure!(small.restarts() == 0, "{}", small.raw["status"]);
+    stage.kubelet().remove_manifest("critical.yaml")?;
+    stage.wait_until_gone("critical-node-1")
 }

@@ -18,6 +18,7 @@ use crate::{Ground, WAIT, on_one_node};
 
 pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_restart_is_not_seen_and_what_happened_meanwhile_is_made_up_for,
+    what_was_deleted_while_no_kubelet_ran_goes,
     a_restart_beside_many_pods_writes_what_changed_and_nothing_else,
     a_rollout_survives_a_kubelet_that_is_killed_again_and_again,
 ];
@@ -97,6 +98,36 @@ fn a_restart_is_not_seen_and_what_happened_meanwhile_is_made_up_for(
     }
     stage.kubelet().remove_manifest("static.yaml")?;
     stage.wait_until_gone("static-node-1")
+}
+
+fn what_was_deleted_while_no_kubelet_ran_goes(stage: &mut Stage) -> anyhow::Result<()> {
+    // Somebody else has the last word on when its object goes.
+    let once = json!({ "restartPolicy": "Never", "containers": [busybox("app", "exit 0")] });
+    let mut done = pod("done", once);
+    done["metadata"]["finalizers"] = json!(["example.com/held"]);
+    stage.create_pod(&done)?;
+    stage.wait_for_pod("done", "over", |pod| pod.phase == "Succeeded")?;
+    stage.wait_until_at_rest()?;
+
+    stage.kubelet_mut(0).sigkill()?;
+    let bound =
+        |name: &str, app: Value| pod(name, json!({ "nodeName": "node-1", "containers": [app] }));
+    let sleeper = || busybox("app", "exec sleep 3600");
+    let much = json!({ "resources": { "requests": { "cpu": "1000" } } });
+    stage.create_pod(&bound("late", sleeper()))?;
+    stage.create_pod(&bound("greedy", with(sleeper(), much)))?;
+    for name in ["done", "late", "greedy"] {
+        stage.kubectl(&["delete", "pod", name, "--wait=false"])?;
+    }
+    stage.kubelet_mut(0).start_again()?;
+    stage.wait_until_gone("late")?;
+    stage.wait_until_gone("greedy")?;
+    let done = stage.wait_for_pod("done", "given up by the node", |pod| {
+        pod.raw["metadata"]["deletionGracePeriodSeconds"] == 0
+    })?;
+    ensure!(done.phase == "Succeeded", "{}", done.raw["status"]);
+    stage.merge(&stage.path("pods/done"), &json!({ "metadata": { "finalizers": null } }))?;
+    stage.wait_until_gone("done")
 }
 
 /// The size of a trial, if the environment says something else than `usual`.
