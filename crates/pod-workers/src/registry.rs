@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::mailbox::Mailbox;
 use crate::metrics::WorkerMetrics;
 use crate::port::PodPort;
-use crate::worker::{Published, Worker};
+use crate::worker::{Means, Published, Worker};
 
 /// A decision as it is kept for whoever asks why.
 #[derive(Clone, Debug, Serialize)]
@@ -322,12 +322,14 @@ impl<P: PodPort> PodWorkers<P> {
         let worker = Worker::new(
             state,
             is_orphan,
-            self.shared.port.clone(),
-            self.shared.clock.clone(),
+            Means {
+                port: self.shared.port.clone(),
+                clock: self.shared.clock.clone(),
+                metrics: self.shared.metrics.clone(),
+            },
             mailbox.clone(),
             published.clone(),
             told_terminated,
-            self.shared.metrics.clone(),
         );
         registry.entries.insert(
             pod.uid.clone(),

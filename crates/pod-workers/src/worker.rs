@@ -46,6 +46,13 @@ struct InFlight {
     since: Timestamp,
 }
 
+/// What a worker works with.
+pub(crate) struct Means<P> {
+    pub(crate) port: Arc<P>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<WorkerMetrics>,
+}
+
 pub(crate) struct Worker<P> {
     state: PodState,
     is_orphan: bool,
@@ -95,12 +102,10 @@ impl<P: PodPort> Worker<P> {
     pub(crate) fn new(
         state: PodState,
         is_orphan: bool,
-        port: Arc<P>,
-        clock: Clock,
+        Means { port, clock, metrics }: Means<P>,
         mailbox: Arc<Mailbox>,
         published: Arc<Mutex<Published>>,
         terminated: watch::Sender<bool>,
-        metrics: Arc<WorkerMetrics>,
     ) -> Self {
         if !is_orphan {
             let containers = state.pod().spec.as_ref().map_or(0, |spec| spec.containers.len());
