@@ -1,6 +1,5 @@
-use std::time::Duration;
-
 use rubelet_metrics::{DEFAULT_BUCKETS, Desc, Family, Histogram, collector};
+use tokio::time::Instant;
 
 const DURATION: Desc = Desc::histogram(
     "kubelet_cgroup_manager_duration_seconds",
@@ -24,7 +23,15 @@ impl Default for CgroupMetrics {
 }
 
 impl CgroupMetrics {
-    pub(crate) fn took(&self, operation: &'static str, duration: Duration) {
-        self.duration.with([operation], |it| it.observe_duration(duration));
+    /// Awaits `work`, and counts how long that took.
+    pub(crate) async fn time<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let begun = Instant::now();
+        let done = work.await;
+        self.duration.with([operation], |it| it.observe_duration(begun.elapsed()));
+        done
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use rubelet_linux::cgroup::{CgroupError, CgroupFs, SystemdError, SystemdUnits};
 use rubelet_node_resources::{CgroupName, CgroupValues};
-use tokio::time::Instant;
 
 use crate::metrics::CgroupMetrics;
 
@@ -94,26 +93,22 @@ impl CgroupTree {
         name: &CgroupName,
         values: &CgroupValues,
     ) -> Result<(), TreeError> {
-        let begun = Instant::now();
-        let done = self.do_ensure(name, values).await;
-        self.metrics.took("create", begun.elapsed());
-        done
-    }
-
-    async fn do_ensure(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
-        let values = match &self.systemd {
-            Some(systemd) => {
-                systemd.ensure_slice(&name.to_slice(), values).await?;
-                SystemdUnits::representable(values)
-            }
-            None => values.clone(),
+        let work = async {
+            let values = match &self.systemd {
+                Some(systemd) => {
+                    systemd.ensure_slice(&name.to_slice(), values).await?;
+                    SystemdUnits::representable(values)
+                }
+                None => values.clone(),
+            };
+            // systemd makes only what it knows: not every hierarchy, nor every controller.
+            self.blocking(name, move |file_system, path| {
+                file_system.ensure(path)?;
+                file_system.apply(path, &values)
+            })
+            .await
         };
-        // systemd makes only what it knows: not every hierarchy, nor every controller.
-        self.blocking(name, move |file_system, path| {
-            file_system.ensure(path)?;
-            file_system.apply(path, &values)
-        })
-        .await
+        self.metrics.time("create", work).await
     }
 
     /// Gives the existing cgroup these values.
@@ -122,21 +117,17 @@ impl CgroupTree {
         name: &CgroupName,
         values: &CgroupValues,
     ) -> Result<(), TreeError> {
-        let begun = Instant::now();
-        let done = self.do_update(name, values).await;
-        self.metrics.took("update", begun.elapsed());
-        done
-    }
-
-    async fn do_update(&self, name: &CgroupName, values: &CgroupValues) -> Result<(), TreeError> {
-        let values = match &self.systemd {
-            Some(systemd) => {
-                systemd.set_values(&name.to_slice(), values).await?;
-                SystemdUnits::representable(values)
-            }
-            None => values.clone(),
+        let work = async {
+            let values = match &self.systemd {
+                Some(systemd) => {
+                    systemd.set_values(&name.to_slice(), values).await?;
+                    SystemdUnits::representable(values)
+                }
+                None => values.clone(),
+            };
+            self.blocking(name, move |file_system, path| file_system.apply(path, &values)).await
         };
-        self.blocking(name, move |file_system, path| file_system.apply(path, &values)).await
+        self.metrics.time("update", work).await
     }
 
     /// Kills what runs in the cgroup; returns how many processes were seen.
@@ -146,20 +137,16 @@ impl CgroupTree {
 
     /// Removes the cgroup. Fails with [`CgroupError::Busy`] while processes are left.
     pub(crate) async fn destroy(&self, name: &CgroupName) -> Result<(), TreeError> {
-        let begun = Instant::now();
-        let done = self.do_destroy(name).await;
-        self.metrics.took("destroy", begun.elapsed());
-        done
-    }
-
-    async fn do_destroy(&self, name: &CgroupName) -> Result<(), TreeError> {
-        let stopped = match &self.systemd {
-            Some(systemd) => systemd.stop(&name.to_slice()).await,
-            None => Ok(()),
+        let work = async {
+            let stopped = match &self.systemd {
+                Some(systemd) => systemd.stop(&name.to_slice()).await,
+                None => Ok(()),
+            };
+            // Also when systemd fails: what it does not know of is ours to remove.
+            self.blocking(name, |file_system, path| file_system.destroy(path)).await?;
+            Ok(stopped?)
         };
-        // Also when systemd fails: what it does not know of is ours to remove.
-        self.blocking(name, |file_system, path| file_system.destroy(path)).await?;
-        Ok(stopped?)
+        self.metrics.time("destroy", work).await
     }
 
     /// Names of the directories directly below.

@@ -100,5 +100,5 @@ impl AccessReviews for ApiServerReviews {
 }
 
 fn failed(error: ApiError) -> ReviewError {
-    ReviewError { is_passing: error.is_retriable(), text: error.to_string() }
+    ReviewError { is_passing: error.is_retriable(), code: error.code(), text: error.to_string() }
 }

@@ -249,6 +249,7 @@ async fn serve(
         OtherMetrics {
             client_certificate,
             health: health.metrics.clone(),
+            access: access.metrics(),
             serving_certificate: signed.as_ref().map(|signed| signed.metrics(clock)),
             ..OtherMetrics::default()
         },

@@ -23,7 +23,7 @@ use rubelet_certificate_manager::{
 use rubelet_event_recorder::{EventRecorderSettings, event_recorder};
 use rubelet_fake_apiserver::{FakeApiServer, FakeOptions};
 use rubelet_fake_cri::tokio_clock;
-use rubelet_metrics::Desc;
+use rubelet_metrics::{Desc, Registry};
 use rubelet_types::{EventRecorder, Fetched};
 use rubelet_volume_manager::HostMounts;
 use rubelet_volume_plan::{ClaimObjects, VolumeSpecError, desired_volumes};
@@ -99,7 +99,8 @@ async fn descs() -> Vec<&'static Desc> {
         serving_certificate: Some(ServingCertificateMetrics { status, clock }),
         ..OtherMetrics::default()
     };
-    [view.metrics(others).descs(), view.probe_metrics().descs()].concat()
+    let health = Registry::new().with(others.health.clone()).descs();
+    [health, view.probe_metrics().descs(), view.metrics(others).descs()].concat()
 }
 
 #[tokio::test]

@@ -32,8 +32,8 @@ mod tls;
 mod zpages;
 
 pub use access::{
-    Access, AccessError, AccessQuestion, AccessReviews, AccessSettings, Authorization, ReviewError,
-    User,
+    Access, AccessError, AccessMetrics, AccessQuestion, AccessReviews, AccessSettings,
+    Authorization, ReviewError, User,
 };
 pub use connections::{BindError, BoundListener};
 pub use container_logs::{

@@ -102,7 +102,8 @@ impl ServerMetrics {
         let labels = [long, method_of(method), path, server.as_str()];
         self.requests.with(labels, Counter::inc);
         self.in_flight.with(labels, |requests| requests.add(1.0));
-        InFlight(Arc::new(Begun { metrics: self.clone(), labels, since: Instant::now() }))
+        let begun = Begun { metrics: self.clone(), labels, since: Instant::now() };
+        InFlight { _begun: Arc::new(begun) }
     }
 }
 
@@ -152,7 +153,9 @@ fn method_of(method: &Method) -> &'static str {
 
 /// A request under way: until the last clone is gone.
 #[derive(Clone)]
-pub(crate) struct InFlight(#[allow(dead_code)] Arc<Begun>);
+pub(crate) struct InFlight {
+    _begun: Arc<Begun>,
+}
 
 impl fmt::Debug for InFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rubelet_certificate_manager::{ClientCertificateMetrics, ServingCertificateMetrics};
 use rubelet_metrics::{Collector, Registry};
-use rubelet_server::{HealthMetrics, MetricsEndpoints, ServerMetrics};
+use rubelet_server::{AccessMetrics, HealthMetrics, MetricsEndpoints, ServerMetrics};
 
 use crate::wiring::KubeletView;
 
@@ -23,6 +23,8 @@ pub(crate) use process::ProcessMetrics;
 pub struct OtherMetrics {
     /// Requests to the servers.
     pub requests: Arc<ServerMetrics>,
+    /// Questions about who may ask.
+    pub access: Arc<AccessMetrics>,
     /// What health checks came to.
     pub health: Arc<HealthMetrics>,
     /// The client certificate, if it is kept up to date.
@@ -35,24 +37,20 @@ pub struct OtherMetrics {
 pub(crate) fn endpoints(view: &KubeletView, others: OtherMetrics) -> MetricsEndpoints {
     MetricsEndpoints::new(others.requests.clone())
         .with("/metrics/probes", view.probe_metrics())
-        .with("/metrics/slis", health_metrics(&others))
+        .with("/metrics/slis", Registry::new().with(others.health.clone()))
         .with("/metrics", view.metrics(others))
-}
-
-/// Everything that `/metrics/slis` shows. Reading it begins anew.
-fn health_metrics(others: &OtherMetrics) -> Registry {
-    Registry::new().with(others.health.clone())
 }
 
 impl KubeletView {
     /// Everything that `/metrics` shows.
     pub fn metrics(&self, others: OtherMetrics) -> Registry {
-        let OtherMetrics { requests, client_certificate, serving_certificate, .. } = others;
+        let OtherMetrics { requests, access, client_certificate, serving_certificate, .. } = others;
         let certificates = [
             client_certificate.map(|it| Arc::new(it) as Arc<dyn Collector>),
             serving_certificate.map(|it| Arc::new(it) as Arc<dyn Collector>),
         ];
-        let registry = self.managers_metrics().with(requests).with(Arc::new(ProcessMetrics));
+        let registry =
+            self.managers_metrics().with(requests).with(access).with(Arc::new(ProcessMetrics));
         certificates.into_iter().flatten().fold(registry, Registry::with)
     }
 }

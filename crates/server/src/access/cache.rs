@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn failure() -> Result<u32, ReviewError> {
-        Err(ReviewError { text: "away".to_owned(), is_passing: false })
+        Err(ReviewError { text: "away".to_owned(), is_passing: false, code: None })
     }
 
     #[test]

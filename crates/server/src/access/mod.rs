@@ -1,6 +1,7 @@
 //! Who asks, and whether he may.
 
 mod cache;
+mod metrics;
 mod review;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::parse_x509_certificate;
 
 use cache::{Fingerprint, ReviewCache};
+pub use metrics::AccessMetrics;
 use review::Limited;
 pub use review::{AccessQuestion, AccessReviews, ReviewError};
 
@@ -147,6 +149,7 @@ pub struct Access {
     fingerprint: Fingerprint,
     tokens: ReviewCache<Option<Arc<User>>>,
     decisions: ReviewCache<bool>,
+    metrics: Arc<AccessMetrics>,
 }
 
 impl fmt::Debug for Access {
@@ -179,14 +182,21 @@ impl Access {
         reviews: Option<Arc<dyn AccessReviews>>,
     ) -> Result<Self, AccessError> {
         settings.check(reviews.is_some())?;
+        let metrics = Arc::<AccessMetrics>::default();
         Ok(Self {
             settings,
             node_name: node_name.into(),
-            reviews: reviews.map(Limited::new),
+            reviews: reviews.map(|reviews| Limited::new(reviews, metrics.clone())),
             fingerprint: Fingerprint::default(),
             tokens: ReviewCache::default(),
             decisions: ReviewCache::default(),
+            metrics,
         })
+    }
+
+    /// What is counted of questions to the API server.
+    pub fn metrics(&self) -> Arc<AccessMetrics> {
+        self.metrics.clone()
     }
 
     /// Decides on a request for a route that is called `subresources`. `certificate` is whom a

@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::User;
+use super::metrics::{AccessMetrics, Question};
 
 /// Questions of one kind at a time.
 pub(super) const AT_ONCE: usize = 8;
@@ -60,6 +61,8 @@ pub struct ReviewError {
     pub text: String,
     /// It may go right in a moment.
     pub is_passing: bool,
+    /// The status of the answer, if there was one.
+    pub code: Option<u16>,
 }
 
 /// The API server, as far as it says who somebody is and what he may do. Each call is one attempt.
@@ -80,12 +83,13 @@ pub(super) struct Limited {
     reviews: Arc<dyn AccessReviews>,
     tokens: Arc<Semaphore>,
     decisions: Arc<Semaphore>,
+    metrics: Arc<AccessMetrics>,
 }
 
 impl Limited {
-    pub(super) fn new(reviews: Arc<dyn AccessReviews>) -> Self {
+    pub(super) fn new(reviews: Arc<dyn AccessReviews>, metrics: Arc<AccessMetrics>) -> Self {
         let [tokens, decisions] = [AT_ONCE; 2].map(|places| Arc::new(Semaphore::new(places)));
-        Self { reviews, tokens, decisions }
+        Self { reviews, tokens, decisions, metrics }
     }
 
     pub(super) fn user_of_token(
@@ -93,7 +97,7 @@ impl Limited {
         token: String,
     ) -> BoxFuture<'static, Result<Option<Arc<User>>, ReviewError>> {
         async move {
-            let ask = || self.reviews.user_of_token(token.clone());
+            let ask = || self.counted(Question::Token, self.reviews.user_of_token(token.clone()));
             let user = retry(&self.tokens, ask).await?;
             Ok(user.filter(|user| !user.name.is_empty()).map(|user| Arc::new(user.authenticated())))
         }
@@ -104,15 +108,29 @@ impl Limited {
         self,
         question: AccessQuestion,
     ) -> BoxFuture<'static, Result<bool, ReviewError>> {
-        async move { retry(&self.decisions, || self.reviews.is_allowed(question.clone())).await }
-            .boxed()
+        async move {
+            let ask = || self.counted(Question::Right, self.reviews.is_allowed(question.clone()));
+            retry(&self.decisions, ask).await
+        }
+        .boxed()
+    }
+
+    async fn counted<T>(
+        &self,
+        question: Question,
+        asking: BoxFuture<'static, Result<T, ReviewError>>,
+    ) -> Result<T, ReviewError> {
+        let begun = Instant::now();
+        let answer = asking.await;
+        self.metrics.asked(question, &answer, begun.elapsed());
+        answer
     }
 }
 
 /// Asks until there is an answer, a failure that does not pass, or nothing more to hope for.
-async fn retry<T>(
+async fn retry<T, F: Future<Output = Result<T, ReviewError>>>(
     places: &Semaphore,
-    ask: impl Fn() -> BoxFuture<'static, Result<T, ReviewError>>,
+    ask: impl Fn() -> F,
 ) -> Result<T, ReviewError> {
     let ask = async || {
         // It is never closed; without it, the answer is the same.

@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rubelet_metrics::{Format, Registry};
 
 use super::*;
 
@@ -26,7 +27,7 @@ impl Reviews {
         let mut fails = self.fails.lock().unwrap();
         let answer = if fails.0 > 0 {
             fails.0 -= 1;
-            Err(ReviewError { text: "no".to_owned(), is_passing: fails.1 })
+            Err(ReviewError { text: "no".to_owned(), is_passing: fails.1, code: Some(503) })
         } else {
             Ok(answer)
         };
@@ -247,4 +248,22 @@ async fn a_flood_of_tokens_holds_up_nobody_who_is_known() {
     assert!(refused.iter().all(|answer| *answer == Err(Refusal::Unauthorized)));
     assert_eq!(waited, Duration::ZERO);
     assert_eq!(slow.asked.lock().unwrap().1, review::AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_answers_is_counted() {
+    let (access, _) = access(settings(true, true, true));
+    for _ in 0..2 {
+        assert_eq!(ask(&access, bearer("good")).await, Ok("robot".to_owned()));
+    }
+    let text = Registry::new().with(access.metrics()).expose(Format::Prometheus);
+    for line in [
+        "apiserver_delegated_authn_request_total{code=\"201\"} 1",
+        "apiserver_delegated_authn_request_duration_seconds_count{code=\"201\"} 1",
+        // Two parts of the node, of which the second may be asked.
+        "apiserver_delegated_authz_request_total{code=\"201\"} 2",
+        "apiserver_delegated_authz_request_duration_seconds_bucket{code=\"201\",le=\"0.25\"} 2",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
 }
