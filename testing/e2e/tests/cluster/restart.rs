@@ -166,13 +166,13 @@ fn a_restart_beside_many_pods_writes_what_changed_and_nothing_else(
     let node = stage.get("/api/v1/nodes/node-1")?;
     let since = condition(&node, "Ready")?["lastTransitionTime"].clone();
 
+    let changed = id_of_app(&stage.pod("changed")?.context("no such pod")?)?;
+    let group = stage.kubelet().runtime().cgroup().to_owned();
     let writes = Writes::watch(stage, pods + 1)?;
     stage.wait_for_renewals(1)?;
     let renewed = Instant::now();
     stage.kubelet_mut(0).sigkill()?;
-    let changed = stage.pod("changed")?.context("no such pod")?;
-    let group = stage.kubelet().runtime().cgroup().to_owned();
-    ensure!(kill_container(&group, &id_of_app(&changed)?) > 0, "it has no process");
+    ensure!(kill_container(&group, &changed) > 0, "it has no process");
     stage.kubelet_mut(0).launch_again()?;
     stage.wait_for_renewals(1)?;
     let silent = renewed.elapsed();
