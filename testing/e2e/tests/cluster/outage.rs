@@ -7,7 +7,7 @@ use rubelet_control_plane::Component;
 use rubelet_e2e::manifest::{busybox, probe_target, with};
 use rubelet_e2e::{Diary, kill_container, wait_for};
 use rubelet_test_bed::trials::Trial;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::stage::{Stage, each_second, id_of_app, pod, template, wait_for_ticks};
 use crate::{Ground, WAIT, on_one_node};
@@ -76,7 +76,8 @@ fn live_on(
         pod("probed", json!({ "containers": [probed] })),
         pod("deleted", json!({ "containers": [busybox("app", "exec sleep 3600")] })),
     ] {
-        stage.create_pod(&pod)?;
+        // The scheduler may still be waiting after an outage of the trial before.
+        stage.create_pod(&on_node(pod))?;
     }
     let before = stage.wait_for_pods(4, "ready", |pod| pod.ready)?;
     let of = |name: &str| {
@@ -105,10 +106,8 @@ fn live_on(
     back(stage)?;
     let is_back = Instant::now();
     // It hears again, too. The scheduler may take longer to.
-    stage.create_pod(&pod(
-        "new",
-        json!({ "nodeName": "node-1", "containers": [busybox("app", "exec sleep 3600")] }),
-    ))?;
+    let new = pod("new", json!({ "containers": [busybox("app", "exec sleep 3600")] }));
+    stage.create_pod(&on_node(new))?;
 
     stage
         .wait_for_pod("crashed", "told to have crashed", |pod| pod.ready && pod.restarts() == 1)?;
@@ -121,6 +120,12 @@ fn live_on(
     ensure!(took < RIGHT_WITHIN, "all was right {took:?} after the API server was back");
     stage.kubectl(&["delete", "pod", "deleted", "--timeout=120s"])?;
     stage.wait_until_node_is_ready(0)
+}
+
+/// A pod that needs no scheduler.
+fn on_node(mut pod: Value) -> Value {
+    pod["spec"]["nodeName"] = "node-1".into();
+    pod
 }
 
 fn pods_of_a_silent_node_go_elsewhere_and_end_when_it_is_back(

@@ -135,7 +135,10 @@ impl Stage {
         self.namespace = format!("trial-{}", self.namespaces);
         let namespace = json!({ "metadata": { "name": self.namespace } });
         self.create("/api/v1/namespaces", &namespace)?;
-        // Without it no pod can be made.
+        // Without it no pod can be made. Who makes it otherwise takes his time after an outage, or has
+        // made it already.
+        let account = json!({ "metadata": { "name": "default" } });
+        let _ = self.create(&self.path("serviceaccounts"), &account);
         self.wait_for_object("serviceaccounts/default", |_| true).map(drop)
     }
 
