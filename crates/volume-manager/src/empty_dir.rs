@@ -6,7 +6,7 @@ use std::path::Path;
 use rubelet_volume_plan::{EmptyDirMedium, EmptyDirVolume};
 
 use crate::error::SetUpError;
-use crate::observe::{PodDirectory, READY_MARKER, mounts_beneath};
+use crate::observe::{PodDirectory, READY_MARKER};
 use crate::ownership::{FsGroupChangePolicy, OwnershipProgress, set_group_ownership};
 use crate::port::{MountPoint, MountPort};
 
@@ -32,7 +32,7 @@ pub(crate) fn set_up_empty_dir(
     let path = pod.empty_dir(name);
     create_writable_directory(&path)?;
     // Of several mounts at one place the last one is visible.
-    let mounted = mounts_beneath(mounts, &path)?.into_iter().rfind(|mount| mount.path == path);
+    let mounted = mounts.mounted_at(&path).map_err(SetUpError::io("inspect", &path))?;
     ensure_medium(mounts, &path, volume.medium, mounted.as_ref())?;
     if let Some(FsGroup { gid, policy }) = fs_group {
         set_group_ownership(&path, gid, policy, progress)

@@ -10,9 +10,12 @@ use rubelet_linux::mount::{
 };
 use rubelet_linux::path::{prepare_sub_path, remove_empty_tree, remove_tree_one_filesystem};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::port::{MountPoint, MountPort};
+
+/// By which `statfs(2)` tells a tmpfs.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// The mounts of the mount namespace that the kubelet runs in.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +27,23 @@ impl MountPort for HostMounts {
         let beneath =
             table.mounts().iter().filter(|mount| mount.mount_point.starts_with(directory));
         Ok(beneath.map(mount_point).collect())
+    }
+
+    fn mounted_at(&self, directory: &Path) -> io::Result<Option<MountPoint>> {
+        if !is_mount_point(directory).map_err(other)? {
+            return Ok(None);
+        }
+        if rustix::fs::statfs(directory)?.f_type == TMPFS_MAGIC {
+            let flags = rustix::fs::statvfs(directory)?.f_flag;
+            return Ok(Some(MountPoint {
+                path: directory.to_owned(),
+                fs_type: "tmpfs".to_owned(),
+                page_size_bytes: None,
+                read_only: flags.contains(StatVfsMountFlags::RDONLY),
+            }));
+        }
+        let mounts = self.mounts_beneath(directory)?;
+        Ok(mounts.into_iter().rfind(|mount| mount.path == directory))
     }
 
     fn mount_tmpfs(&self, target: &Path, size_bytes: Option<u64>) -> io::Result<()> {

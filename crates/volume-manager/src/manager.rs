@@ -590,6 +590,12 @@ impl SetUpJob {
         create_private_directories(&config.paths.pods_dir())?;
         let directory = PodDirectory::locate(&config.paths, &self.reference.uid)?;
         create_private_directories(&directory.volumes())?;
+        let is_content = |volume: &DesiredVolume| matches!(volume.source, VolumeSource::Content(_));
+        if self.volumes.iter().all(is_content) {
+            // Files are compared whatever is there. This is what goes on at rest, for each pod once a
+            // minute, and to observe means to read a mount table as long as there are pods.
+            return Ok((directory, self.volumes.clone()));
+        }
         let mut observed = observe(&**mounts, &directory)?;
         observed.checked_host_paths = memory.checked_host_paths(&self.reference.uid);
         let plan = plan_volumes(&self.volumes, &observed, ContainerPresence::MayRun);

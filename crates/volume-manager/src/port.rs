@@ -32,6 +32,16 @@ pub trait MountPort: fmt::Debug + Send + Sync + 'static {
     /// When the mount table cannot be read in full: a part of it proves nothing.
     fn mounts_beneath(&self, directory: &Path) -> io::Result<Vec<MountPoint>>;
 
+    /// What is mounted at `directory` itself, the last of several. It is asked itself, which must not
+    /// be done to what may not answer, and is cheap: the mount table has lines for all pods.
+    ///
+    /// # Errors
+    /// When it cannot be found out.
+    fn mounted_at(&self, directory: &Path) -> io::Result<Option<MountPoint>> {
+        let mounts = self.mounts_beneath(directory)?;
+        Ok(mounts.into_iter().rfind(|mount| mount.path == directory))
+    }
+
     /// Mounts a tmpfs on a directory, kept from swap where the kernel can. Without a size the
     /// kernel's default holds.
     ///

@@ -9,7 +9,7 @@ use rustix::fs::Gid;
 use super::writer::{ContentWriter, Steps, has_content};
 use crate::empty_dir::{create_writable_directory, ensure_medium, set_ready_marker};
 use crate::error::SetUpError;
-use crate::observe::{PodDirectory, mounts_beneath};
+use crate::observe::PodDirectory;
 use crate::port::MountPort;
 
 /// Before a volume's name, what the marker of its directory is called: the directory is that of an
@@ -35,7 +35,7 @@ pub(crate) fn set_up_content(
 ) -> Result<(), SetUpError> {
     let ContentToSetUp { name, volume, payload, now } = content;
     let path = pod.volume(volume.plugin.directory_name(), name);
-    let mounted = mounts_beneath(mounts, &path)?.into_iter().rfind(|mount| mount.path == path);
+    let mounted = mounts.mounted_at(&path).map_err(SetUpError::io("inspect", &path))?;
     let payload = match payload {
         Ok(payload) => payload,
         Err(error) => {

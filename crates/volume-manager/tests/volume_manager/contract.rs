@@ -34,6 +34,10 @@ fn binds_are_found(port: &dyn MountPort, temp: &Path) {
     let read_only: Vec<bool> =
         port.mounts_beneath(temp).unwrap().iter().map(|mount| mount.read_only).collect();
     assert_eq!(read_only, [false, true]);
+    for place in [&disk, &first, &second] {
+        let last = port.mounts_beneath(place).unwrap().pop();
+        assert_eq!(port.mounted_at(place).unwrap(), last, "both ways to ask agree");
+    }
     port.unmount(&first).unwrap();
     port.unmount(&second).unwrap();
     assert_eq!(port.other_mounts_of(&disk).unwrap(), Vec::<PathBuf>::new());
@@ -44,7 +48,11 @@ fn mounting_and_unmounting(port: &dyn MountPort, temp: &Path) {
     fs::create_dir_all(&place).unwrap();
     assert!(port.unmount(&place).is_err(), "nothing is mounted");
     assert!(port.mount_tmpfs(&temp.join("missing"), None).is_err());
+    assert_eq!(port.mounted_at(&place).unwrap(), None);
+    assert_eq!(port.mounted_at(&temp.join("missing")).unwrap(), None);
     port.mount_tmpfs(&place, Some(1 << 20)).unwrap();
+    assert_eq!(port.mounted_at(&place).unwrap(), port.mounts_beneath(&place).unwrap().pop());
+    assert_eq!(port.mounted_at(temp).unwrap(), None, "what is beneath does not count");
     let found = port.mounts_beneath(temp).unwrap();
     assert_eq!((found[0].path.as_path(), found[0].fs_type.as_str()), (place.as_path(), "tmpfs"));
     assert_eq!(mounted(port, &temp.join("pla")), Vec::<PathBuf>::new(), "no prefix of a name");

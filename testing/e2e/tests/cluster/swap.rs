@@ -316,8 +316,7 @@ fn change_to(stage: &mut Stage, binary: &Path) -> anyhow::Result<()> {
         if ready == pods { Ok(()) } else { Err(format!("{ready} of {} are ready", known.len())) }
     })
     .with_context(|| format!("its log ends with:\n{}", stage.kubelet().log_tail(25)))?;
-    stage.wait_until_node_is_ready(0)?;
-    stage.wait_until_at_rest().map(drop)
+    stage.wait_until_node_is_ready(0)
 }
 
 fn no_pod_notices_that_the_go_kubelet_and_ours_change_places(
@@ -330,10 +329,12 @@ fn no_pod_notices_that_the_go_kubelet_and_ours_change_places(
     let before = Seen::now(stage)?;
     let watch = ReadinessWatch::start(stage)?;
     change_to(stage, &ours)?;
+    stage.wait_until_at_rest()?;
     before.ensure_same(&Seen::now(stage)?, "ours")?;
     watch.ensure_all_were_ready(|_| true)?;
     let watch = ReadinessWatch::start(stage)?;
     change_to(stage, &theirs)?;
+    stage.wait_until_at_rest()?;
     let after = Seen::now(stage)?.without_times_of_static_pods();
     before.without_times_of_static_pods().ensure_same(&after, "the Go kubelet")?;
     watch.ensure_all_were_ready(|pod| !is_static(pod))?;
