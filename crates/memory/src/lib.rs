@@ -1,21 +1,13 @@
 //! The memory of this process: how its heap grows, and what is returned to the kernel at rest.
 //!
 //! A kubelet works in bursts (it starts, pods start, a node is drained) between long rests, on threads
-//! that come and go.
-//!
-//! - The C library's allocator is made for other programs: it keeps a heap for each thread, up to eight
-//!   for each core, and returns only what is free at the end of one. With 110 pods that was 16 MiB, of
-//!   which 6 were in use. One heap costs nothing here, where nobody allocates for a living, and what is
-//!   free in between is returned at rest.
-//! - Of its code a kubelet at rest needs a fraction, but the kernel maps 64 KiB around each piece that
-//!   was ever used, and that is nearly everything once it has started.
+//! that come and go. The C library's allocator is made for other programs: it keeps a heap for each
+//! thread, up to eight for each core, and returns only what is free at the end of one. With 110 pods
+//! that was 16 MiB, of which 6 were in use. One heap costs nothing here, where nobody allocates for a
+//! living, and what is free in between is returned at rest.
 //!
 //! The only crate with `unsafe`: calls that change nothing but where memory comes from. With another C
 //! library than glibc the heap is left alone.
-
-mod code;
-
-pub use code::return_unused_code;
 
 #[cfg(target_env = "gnu")]
 mod glibc {

@@ -183,20 +183,42 @@ fn a_device_is_linked_for_its_pod() {
 }
 
 /// A device of the node that is a file; gone when it is dropped.
-struct Loop(PathBuf);
+struct Loop {
+    device: PathBuf,
+    backing: Vec<u8>,
+}
 
 impl Loop {
     fn new(file: &Path) -> Self {
         fs::write(file, vec![0; 4 << 20]).unwrap();
+        Self::on(file)
+    }
+
+    /// Over what is there.
+    fn on(file: &Path) -> Self {
         let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        Self(String::from_utf8(made.stdout).unwrap().trim().into())
+        let device = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+        let backing = fs::read(shown(&device)).unwrap();
+        Self { device, backing }
     }
+
+    /// Whether it is still this one: once detached, the kernel may give its name to somebody else's.
+    fn is_attached(&self) -> bool {
+        fs::read(shown(&self.device)).is_ok_and(|backing| backing == self.backing)
+    }
+}
+
+/// Where the kernel says what is behind a loop device.
+fn shown(device: &Path) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file")
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
+        if self.is_attached() {
+            let _ = Command::new("losetup").arg("--detach").arg(&self.device).output();
+        }
     }
 }
 
@@ -207,7 +229,7 @@ fn a_local_device_is_mounted_once_for_all_pods_and_until_the_last_has_left() {
     in_private_mount_namespace(name, || async {
         let mut node = Node::new(HostMounts);
         let device = Loop::new(&node.temp.path().join("disk"));
-        node.content.set_claim("c1", json!({"local": {"path": device.0}}));
+        node.content.set_claim("c1", json!({"local": {"path": device.device}}));
         let pods: Vec<SomePod> = ["u1", "u2"]
             .iter()
             .map(|uid| claiming(uid, json!({"claimName": "c1"}), json!({"fsGroup": 2000})))
@@ -250,23 +272,20 @@ fn a_device_that_another_kubelet_gave_to_a_pod_is_taken_back() {
         let root = fs::canonicalize(node.paths.root()).unwrap();
         let links = node.pod_dir(&reference).join("volumeDevices/kubernetes.io~local-volume");
         fs::create_dir_all(&links).unwrap();
-        symlink(&device.0, links.join("pv1")).unwrap();
+        symlink(&device.device, links.join("pv1")).unwrap();
         // As the Go kubelet holds it: bound, and with a loop device of its own on the bind mount.
         let map = root.join("plugins/kubernetes.io/local-volume/volumeDevices/pv1/u1");
         fs::create_dir_all(map.parent().unwrap()).unwrap();
         fs::write(&map, "").unwrap();
-        let bound = Command::new("mount").arg("--bind").args([&device.0, &map]).status().unwrap();
+        let bound =
+            Command::new("mount").arg("--bind").args([&device.device, &map]).status().unwrap();
         assert!(bound.success());
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(&map).output().unwrap();
-        assert!(made.status.success(), "{made:?}");
-        let lock = Loop(String::from_utf8(made.stdout).unwrap().trim().into());
-        let shown =
-            Path::new("/sys/block").join(lock.0.file_name().unwrap()).join("loop/backing_file");
-        assert!(shown.exists());
+        let lock = Loop::on(&map);
         node.manager.release_pod_volumes(&reference).await.unwrap();
-        assert!(!shown.exists() && !map.parent().unwrap().exists());
+        assert!(!lock.is_attached());
+        assert!(!map.parent().unwrap().exists());
         assert!(!node.pod_dir(&reference).exists());
-        assert_eq!(fs::read(&device.0).unwrap().len(), 4 << 20, "the device itself is there");
+        assert_eq!(fs::read(&device.device).unwrap().len(), 4 << 20, "the device itself is there");
     });
 }
 
