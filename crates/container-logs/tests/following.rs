@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -39,6 +39,7 @@ struct Container {
     runs: AtomicBool,
     reopens: AtomicBool,
     rotations: AtomicU32,
+    writes: AtomicU32,
 }
 
 impl Runtime {
@@ -56,6 +57,7 @@ impl Runtime {
             runs: AtomicBool::new(true),
             reopens: AtomicBool::new(true),
             rotations: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
         }))
     }
 
@@ -84,9 +86,15 @@ impl Runtime {
         vec![RunningContainer { id: id(), log: self.0.log.clone() }]
     }
 
+    /// Each line is a second later than the one before. Rotations are minutes apart: no two files end
+    /// within one tick of the kernel's clock, as they would here.
     fn write(&self, text: &str) {
         let line = line(text);
-        self.0.file.lock().unwrap().as_ref().unwrap().write_all(line.as_bytes()).unwrap();
+        let file = self.0.file.lock().unwrap();
+        let mut file = file.as_ref().unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+        let seconds = self.0.writes.fetch_add(1, Ordering::Relaxed);
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds.into())).unwrap();
     }
 
     fn hold_back(&self, text: &str) {
