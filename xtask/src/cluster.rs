@@ -113,7 +113,12 @@ fn error_is_interrupt(error: &anyhow::Error) -> bool {
     error.is::<Interrupted>()
 }
 
-fn wait_until_ready(
+/// Waits until a node, of which the first has 0, says that it is ready.
+///
+/// # Errors
+/// When it does not within a time in which it always does, or its kubelet ends; the error carries the
+/// end of the kubelet's log.
+pub(crate) fn wait_until_ready(
     cluster: &Cluster,
     index: usize,
     kubelet: &mut KubeletProcess,

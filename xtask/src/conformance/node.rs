@@ -8,17 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rubelet_control_plane::{Options as ControlPlaneOptions, Tools as ControlPlaneTools};
-use rubelet_e2e::{
-    Cache, Cluster, ClusterOptions, Deadline, KubeletProcess, Owner, Tools, leftovers,
-};
+use rubelet_e2e::{Cache, Cluster, ClusterOptions, KubeletProcess, Owner, Tools, leftovers};
 use serde_json::json;
 
+use crate::cluster::wait_until_ready;
 use crate::interrupt::Interrupt;
 use crate::report;
 use crate::testbed::Suite;
 
-/// How long the node may take to join and to be ready: seconds where nothing else happens.
-const READY_WITHIN: Duration = Duration::from_secs(180);
 /// How often the run tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
@@ -81,7 +78,7 @@ impl Node {
         // Many specs at a time: none waits for the images of another.
         options.config["serializeImagePulls"] = json!(false);
         let mut kubelet = KubeletProcess::launch(runtime, options)?;
-        wait_until_ready(&cluster, &mut kubelet, interrupt)?;
+        wait_until_ready(&cluster, 0, &mut kubelet, interrupt)?;
         let proxy = start_proxy(&cluster, &suite.kube_proxy)?;
         Ok(Self { proxy, kubelet, suite: suite.clone(), cluster })
     }
@@ -184,28 +181,6 @@ impl Drop for Process {
         // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn wait_until_ready(
-    cluster: &Cluster,
-    kubelet: &mut KubeletProcess,
-    interrupt: &Interrupt,
-) -> anyhow::Result<()> {
-    let deadline = Deadline::after(READY_WITHIN);
-    loop {
-        let condition = cluster.readiness(0)?;
-        if condition.as_ref().is_some_and(|ready| ready["status"] == "True") {
-            return Ok(());
-        }
-        let ended = kubelet.ended()?;
-        if ended.is_some() || deadline.is_over() {
-            anyhow::bail!(
-                "the node is not ready: {condition:?}\nits kubelet ({ended:?}) says:\n{}",
-                kubelet.log_tail(25)
-            );
-        }
-        interrupt.sleep(Duration::from_millis(100))?;
     }
 }
 
