@@ -123,13 +123,11 @@ fn control_plane() -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// The quick ones of Kubernetes' own tests.
+/// The quick ones of Kubernetes' own tests. Where what they need cannot be had, they count as not run.
 fn official() -> anyhow::Result<Tally> {
-    if !rustix::process::geteuid().is_root() {
-        report::say("containers need root: run this as root to see these tests, too");
-        return Ok(Tally { skipped: 1, ..Tally::default() });
-    }
-    Ok(conformance::quick(&project::build_kubelet(Profile::Debug)?).unwrap_or_else(|error| {
+    let quick =
+        project::build_kubelet(Profile::Debug).and_then(|kubelet| conformance::quick(&kubelet));
+    Ok(quick.unwrap_or_else(|error| {
         report::say(format_args!("{error:#}"));
         Tally { failed: 1, ..Tally::default() }
     }))
