@@ -96,9 +96,9 @@ impl RestClientMetrics {
         let by_verb = [host, method.as_str()];
         self.requests.with([code, host, method.as_str()], Counter::inc);
         self.duration.with(by_verb, |it| it.observe_duration(tried.took));
-        self.request_size.with(by_verb, |it| it.observe(bytes(tried.sent)));
+        self.request_size.with(by_verb, |it| it.observe_count(tried.sent));
         if let Some(received) = tried.received {
-            self.response_size.with(by_verb, |it| it.observe(bytes(received)));
+            self.response_size.with(by_verb, |it| it.observe_count(received));
         }
     }
 
@@ -109,8 +109,4 @@ impl RestClientMetrics {
     pub(crate) fn retried(&self, host: &str, method: &Method, status: StatusCode) {
         self.retries.with([status.as_str(), host, method.as_str()], Counter::inc);
     }
-}
-
-fn bytes(size: usize) -> f64 {
-    f64::from(u32::try_from(size).unwrap_or(u32::MAX))
 }

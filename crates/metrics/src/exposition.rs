@@ -78,9 +78,7 @@ impl Samples<'_> {
 
     /// Adds a series of a counter or a gauge that is a whole number.
     pub fn count(&mut self, labels: &[&str], count: u64) {
-        // Beyond 2^53 the last digits are lost, as in every Prometheus.
-        #[allow(clippy::cast_precision_loss)]
-        self.value(labels, count as f64);
+        self.value(labels, whole(count));
     }
 
     /// Adds a series of a histogram: how many values fell between each bound of the buckets and
@@ -198,6 +196,12 @@ impl fmt::Display for Number {
         let whole = self.format == Format::OpenMetrics && value.fract() == 0.0;
         write!(f, "{value}{}", if whole { ".0" } else { "" })
     }
+}
+
+/// A whole number as a value. Beyond 2^53 the last digits are lost, as in every Prometheus.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn whole(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::desc::Desc;
-use crate::exposition::{Exposition, Samples};
+use crate::exposition::{Exposition, Samples, whole};
 
 /// What a series holds.
 pub trait Value: Send + Sync {
@@ -56,6 +56,11 @@ impl Gauge {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
 
+    /// From now on it is this many.
+    pub fn set_count(&self, count: usize) {
+        self.set(whole(count as u64));
+    }
+
     /// This much more, or less.
     pub fn add(&self, more: f64) {
         add(&self.0, more);
@@ -94,6 +99,11 @@ impl Histogram {
             count.fetch_add(1, Ordering::Relaxed);
             add(&self.sum, value);
         }
+    }
+
+    /// Another number of things.
+    pub fn observe_count(&self, count: usize) {
+        self.observe(whole(count as u64));
     }
 
     /// Another duration, in seconds.

@@ -111,7 +111,7 @@ impl<P: PodPort> Worker<P> {
         let Surroundings { port, clock, metrics } = surroundings;
         if !is_orphan {
             let containers = state.pod().spec.as_ref().map_or(0, |spec| spec.containers.len());
-            metrics.containers.observe(f64::from(u32::try_from(containers).unwrap_or(u32::MAX)));
+            metrics.containers.observe_count(containers);
         }
         Self {
             state,

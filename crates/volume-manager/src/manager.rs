@@ -410,9 +410,8 @@ impl VolumeManager {
                 report.left.push(LeftOrphan { uid, failures });
             }
         }
-        let count = |pods: usize| f64::from(u32::try_from(pods).unwrap_or(u32::MAX));
-        inner.metrics.orphans.set(count(report.removed.len() + report.left.len()));
-        inner.metrics.orphans_left.set(count(report.left.len()));
+        inner.metrics.orphans.set_count(report.removed.len() + report.left.len());
+        inner.metrics.orphans_left.set_count(report.left.len());
         inner.orphan_log.report(&report, &inner.events, Instant::now());
         Ok(report)
     }
