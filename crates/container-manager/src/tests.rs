@@ -320,7 +320,7 @@ async fn pods_come_and_go() {
     assert_eq!(second.list_pod_cgroups().await.unwrap(), all);
     assert_eq!(second.ensure_pod_cgroup(&pods[0]).await.unwrap(), PodCgroup { existed: true });
     assert_eq!(root.read("cpu", "kubepods/pod1-a/cpu.shares"), "300");
-    second.update_pod_cgroup(&pods[0]).await.unwrap();
+    set_all_values(&second, &pods[0]).await;
     assert_eq!(root.read("cpu", "kubepods/pod1-a/cpu.shares"), "512");
 
     for uid in all {
@@ -564,7 +564,8 @@ async fn the_same_on_v2() {
     assert_eq!(machine.read("cgroup/kubepods/besteffort/cpu.weight"), "1");
     manager.update_qos_cgroups([&burstable("b")]).await.unwrap();
     assert_eq!(machine.read("cgroup/kubepods/burstable/cpu.weight"), "39");
-    manager.update_pod_cgroup(&guaranteed("a")).await.unwrap();
+    set_all_values(&manager, &guaranteed("a")).await;
+    assert!(manager.pod_memory_usage(&guaranteed("a")).await.is_err(), "there is nothing to read");
     assert_eq!(machine.read("cgroup/kubepods/poda/cpu.max"), "50000 100000");
     assert_eq!(manager.list_pod_cgroups().await.unwrap(), BTreeSet::from([PodUid::from("a")]));
 
@@ -589,8 +590,14 @@ async fn memory_is_reserved_for_better_classes() {
     manager.update_qos_cgroups([&wants("a", "2Gi")]).await.unwrap();
     assert_eq!(machine.read("cgroup/kubepods/burstable/memory.max"), (6u64 << 30).to_string());
     assert_eq!(machine.read("cgroup/kubepods/memory.min"), (2u64 << 30).to_string());
-    manager.update_pod_cgroup(&wants("a", "2Gi")).await.unwrap();
+    set_all_values(&manager, &wants("a", "2Gi")).await;
     assert_eq!(machine.read("cgroup/kubepods/poda/memory.min"), (2u64 << 30).to_string());
+}
+
+async fn set_all_values(manager: &ContainerManager, pod: &Pod) {
+    let rules = manager.pod_cgroup_rules().unwrap();
+    let values = rubelet_node_resources::compute_pod_cgroup_values(pod, rules);
+    manager.set_pod_cgroup_values(pod, &values).await.unwrap();
 }
 
 async fn refusal(machine: &Machine, settings: ContainerManagerSettings) -> String {

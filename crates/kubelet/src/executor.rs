@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use rubelet_allocation_manager::AllocationManager;
 use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::ContainerManager;
@@ -17,8 +18,8 @@ use rubelet_cri::CriClient;
 use rubelet_image_manager::{ImageManager, PullCredentials};
 use rubelet_pleg::PodInspector;
 use rubelet_pod_lifecycle::{
-    Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, Stage,
-    StopCause,
+    Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, ResizeDue,
+    Stage, StopCause,
 };
 use rubelet_pod_runtime::{
     ContainerAllocation, ContainerToStart, EnvironmentFacts, EnvironmentFiles, PodRuntime,
@@ -45,6 +46,7 @@ use crate::metrics::PodMetrics;
 use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
+use crate::resize::{ResizeMetrics, ResizeProgress, ResizeTriggers, Trigger};
 use crate::runtime_classes::known_runtime_handler;
 use crate::runtime_state::RuntimeState;
 
@@ -115,6 +117,10 @@ pub(crate) struct Executor {
     pub(crate) clock: Clock,
     pub(crate) memory: Mutex<HashMap<PodUid, PodMemoryEntry>>,
     pub(crate) metrics: Arc<PodMetrics>,
+    pub(crate) allocations: Arc<AllocationManager>,
+    pub(crate) resizes: ResizeProgress,
+    pub(crate) resize_triggers: ResizeTriggers,
+    pub(crate) resize_metrics: Arc<ResizeMetrics>,
 }
 
 /// Opaque to the start: see [`PodMemory`].
@@ -172,6 +178,7 @@ impl PodPort for Executor {
             Action::RemoveContainer { id, keep_log, .. } => outcome(
                 self.runtime.remove_container(&order.pod_ref, &order.snapshot, &id, keep_log).await,
             ),
+            Action::ResizePod => Box::pin(self.resize_pod(&order)).await,
             Action::ReleasePod => self.release(&order).await,
             Action::RemovePod => outcome(self.runtime.remove_pod(&order.pod_ref).await),
         }
@@ -195,13 +202,20 @@ impl PodPort for Executor {
         self.probes.result(pod, container, id, kind)
     }
 
+    fn resize_due(&self, pod: &Arc<Pod>) -> Option<ResizeDue> {
+        self.compute_resize_due(pod)
+    }
+
     fn report(&self, report: &PodReport<'_>) {
         self.tell(report);
         if report.is_orphan {
             return;
         }
         let is_over = matches!(report.stage, Stage::Terminated { .. } | Stage::Finished { .. });
-        self.desired.set_over(&report.pod_ref.uid, is_over);
+        if self.desired.set_over(&report.pod_ref.uid, is_over) && is_over {
+            self.resize_triggers.pull(Trigger::PodTerminated);
+        }
+        self.follow_resize(report);
         if report.stage.is_stopping() {
             self.volumes.stop_updates(&report.pod_ref.uid);
         } else {
@@ -226,6 +240,7 @@ impl PodPort for Executor {
         if let Some(objects) = &self.pod_objects {
             objects.forget(&pod.uid);
         }
+        self.forget_resize(&pod.uid);
         self.memory().remove(&pod.uid);
         self.statuses.remove(&pod.uid);
         self.status_store.forget(&pod.uid);
@@ -491,6 +506,7 @@ impl Executor {
             api_objects: objects,
             allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
+        self.allocations.creating(pod, &spec.container.name).await;
         let started = self.runtime.start_container(pod, to_start, cancel).await;
         let cannot_mount = started.as_ref().is_err_and(|failure| {
             failure.reason == reasons::CREATE_CONTAINER_ERROR
@@ -641,6 +657,8 @@ impl Executor {
         input.start_failures = &start_failures;
         input.starting = &starting;
         input.vanished = &vanished;
+        let resize_conditions = self.resizes.conditions(uid);
+        input.resize_conditions = &resize_conditions;
         input.gates = self.gates;
         input.restarting_all = report.restarting_all;
         let cause = match report.stage {

@@ -12,7 +12,7 @@ use rubelet_event_recorder::EventRecorderSettings;
 use rubelet_image_manager::{
     CredentialVerification, ImageManagerConfig, NodeCredentialFiles, VerificationPolicy,
 };
-use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
+use rubelet_node_resources::{EvictionThreshold, ResizeRules, SwapBehavior};
 use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
 use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings, UserNamespaceSettings};
@@ -88,8 +88,12 @@ pub(crate) fn node_credential_files(paths: &NodePaths) -> NodeCredentialFiles {
 
 /// Features that a scheduler looks for on a node before it binds pods that use them, as far as this
 /// kubelet has them.
-const BUILT_FEATURES: [&str; 2] =
-    ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
+const BUILT_FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSettings {
     let mut settings = NodeSettings::new(effective, node_name, KUBERNETES_VERSION);
@@ -97,6 +101,14 @@ pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSetting
         declared.retain(|name| BUILT_FEATURES.contains(&name.as_str()));
     }
     settings
+}
+
+/// Which resources of a pod can be changed while it runs.
+pub(crate) fn resize_rules(effective: &Effective) -> ResizeRules {
+    ResizeRules {
+        init_containers: effective.gates.enabled(Gate::InPlacePodVerticalScalingInitContainers),
+        pod_level: effective.gates.enabled(Gate::InPlacePodLevelResourcesVerticalScaling),
+    }
 }
 
 pub(crate) fn event_recorder(effective: &Effective, node: &Node) -> EventRecorderSettings {

@@ -24,6 +24,7 @@ use crate::cluster::{EarlierMirrors, PodStatusSink};
 use crate::executor::Executor;
 use crate::pod_admission::PodAdmission;
 use crate::pods::DesiredPods;
+use crate::resize::Trigger;
 
 /// Grace of pods that the runtime holds and no source knows.
 const ORPHAN_GRACE_SECONDS: i64 = 1;
@@ -88,7 +89,7 @@ impl SyncHandler for KubeletHandler {
                 self.mirror_changed(&pod);
             } else {
                 self.observe_start(&pod);
-                self.admission.updated(&pod);
+                self.admission.updated(&pod).await;
             }
         }
     }
@@ -100,7 +101,8 @@ impl SyncHandler for KubeletHandler {
                 self.mirrors.remove(&reference);
             } else {
                 self.executor.metrics.startup.forget(&reference.uid);
-                self.admission.removed(&reference.uid);
+                self.admission.removed(&reference.uid).await;
+                self.executor.resize_triggers.pull(Trigger::PodsRemoved);
             }
         }
         self.mirrors.review();
@@ -113,7 +115,7 @@ impl SyncHandler for KubeletHandler {
             } else {
                 self.observe_start(&pod);
                 // Readiness gates look at conditions that others write.
-                self.admission.updated(&pod);
+                self.admission.updated(&pod).await;
             }
         }
     }
@@ -198,7 +200,7 @@ impl KubeletHandler {
                 Arc::make_mut(&mut pod).status = Some(earlier);
             }
         }
-        if let Some(rest) = self.admission.added(&pod, started_at) {
+        if let Some(rest) = self.admission.added(&pod, started_at).await {
             let mut waiting = self.waiting.lock().await;
             // What has ended is forgotten.
             while waiting.try_join_next().is_some() {}
@@ -287,6 +289,7 @@ impl KubeletHandler {
         if let Some(sink) = &self.status_sink {
             sink.retain(|uid| keep.contains(uid));
         }
+        self.executor.allocations.retain(keep);
         self.executor.probes.retain_pods(|uid| keep.contains(uid));
         self.executor.status_store.retain(|uid| keep.contains(uid)).await;
         if let Err(error) = self.executor.volumes.clean_orphans(keep).await {

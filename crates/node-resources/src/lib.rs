@@ -39,7 +39,7 @@ pub use pod_cgroup::{
     PodCgroupRules, QosCgroupValues, QosReservation, compute_pod_cgroup_values,
     compute_qos_cgroup_values,
 };
-pub use pod_resources::{PodResources, ResizeRules, same_amounts};
+pub use pod_resources::{PodResources, ResizeRules, same_amounts, with_limits_of_pod};
 pub use resize::{
     ContainerChanges, MemoryLimits, ResizableResource, ResizePlan, ResizeStep,
     compute_container_changes, plan_resize,

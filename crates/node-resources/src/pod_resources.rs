@@ -25,6 +25,13 @@ pub struct PodResources {
     pub containers: BTreeMap<String, ResourceRequirements>,
 }
 
+impl Default for ResizeRules {
+    /// As feature gates have it by default.
+    fn default() -> Self {
+        Self { init_containers: true, pod_level: true }
+    }
+}
+
 impl PodResources {
     /// What the spec of `pod` names.
     pub fn of(pod: &Pod, rules: ResizeRules) -> Self {
@@ -79,6 +86,25 @@ fn resizable(pod: &Pod, rules: ResizeRules) -> impl Iterator<Item = &Container> 
     let regular = spec.map_or(&[][..], |spec| &spec.containers);
     let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     init.iter().filter(move |it| rules.init_containers || is_sidecar(it)).chain(regular)
+}
+
+/// The same with the limits of the pod for containers that have none of their own: so the Go kubelet
+/// keeps what is in force.
+pub fn with_limits_of_pod(mut resources: PodResources) -> PodResources {
+    let of_pod = resources.pod_level.as_ref().and_then(|level| level.limits.clone());
+    for (name, amount) in of_pod.into_iter().flatten() {
+        if !matches!(name.as_str(), "cpu" | "memory") {
+            continue;
+        }
+        for container in resources.containers.values_mut() {
+            let limits = container.limits.get_or_insert_default();
+            let own = ResourceAmounts::from_api(Some(limits)).get(&name);
+            if own.is_none_or(|own| own.is_zero()) {
+                limits.insert(name.clone(), amount.clone());
+            }
+        }
+    }
+    resources
 }
 
 /// Requests and limits are the same amounts. An empty list is none.
@@ -167,6 +193,21 @@ mod tests {
     fn what_is_not_known_stays() {
         let granted = PodResources::default();
         assert_eq!(granted.applied_to(&three("1", "2", "3"), RULES), None);
+    }
+
+    #[test]
+    fn limits_of_the_pod_are_those_of_containers_without() {
+        let pod = pod(json!({
+            "resources": {"limits": {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "4Mi"}},
+            "containers": [
+                {"name": "a"},
+                {"name": "b", "resources": {"limits": {"cpu": "1"}}},
+            ],
+        }));
+        let filled = with_limits_of_pod(PodResources::of(&pod, RULES));
+        let limits = |name: &str| serde_json::to_value(&filled.containers[name].limits).unwrap();
+        assert_eq!(limits("a"), json!({"cpu": "2", "memory": "1Gi"}));
+        assert_eq!(limits("b"), json!({"cpu": "1", "memory": "1Gi"}));
     }
 
     #[test]

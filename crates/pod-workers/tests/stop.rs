@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_pod_lifecycle::{
-    Action, ActionOutcome, BackOffSettings, Disruption, NetworkState, Stage, StopCause,
+    Action, ActionOutcome, BackOffSettings, Disruption, NetworkState, ResizeDue, Stage, StopCause,
 };
 use rubelet_pod_workers::{ActionOrder, PodPort, PodReport, PodWorkers};
 use rubelet_types::{
@@ -119,6 +119,10 @@ impl PodPort for Port {
         _id: &ContainerId,
         _kind: ProbeKind,
     ) -> Option<ProbeResult> {
+        None
+    }
+
+    fn resize_due(&self, _pod: &Arc<Pod>) -> Option<ResizeDue> {
         None
     }
 
