@@ -15,7 +15,7 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use crate::files::{ACTUATED_FILE, ALLOCATED_FILE, ByPod, StateFile};
 
 /// What is not urgent is written this long after it changed: pods often come together.
-const WRITE_DELAY: Duration = Duration::from_secs(1);
+const WRITE_DELAY: Duration = Duration::from_millis(250);
 /// And this long after it could not be written.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -171,6 +171,17 @@ impl AllocationManager {
     /// A pod was let in with what its spec names. The files will say so in a moment.
     pub fn let_in(&self) {
         self.changed.notify_one();
+    }
+
+    /// Some pod wants something else than it was granted. From now on what it was granted is known
+    /// from here alone, and so it is saved, should that not have been done yet.
+    ///
+    /// # Errors
+    ///
+    /// It could not be saved: the next life would take what is wanted for granted.
+    pub async fn keep(&self) -> Result<(), AllocationError> {
+        self.state().matters = true;
+        self.flush().await
     }
 
     /// The pod `wanted` is granted what its spec names. When that is on the disk, `publish` makes it

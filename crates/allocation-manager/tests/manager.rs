@@ -131,6 +131,16 @@ async fn what_was_not_granted_is_not_known_to_the_next() {
 }
 
 #[tokio::test]
+async fn what_a_pod_was_granted_is_kept_as_soon_as_it_wants_something_else() {
+    let root = tempfile::tempdir().unwrap();
+    let life = Life::begin(root.path()).await;
+    life.come(pod("1", "2"));
+    life.manager.keep().await.unwrap();
+    let life = Life::begin(root.path()).await;
+    assert_eq!(life.come(pod("5", "2")), "has [1, 2]");
+}
+
+#[tokio::test]
 async fn a_resize_during_a_resize_starts_from_where_that_one_came() {
     let root = tempfile::tempdir().unwrap();
     let life = Life::begin(root.path()).await;

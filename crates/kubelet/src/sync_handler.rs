@@ -80,6 +80,9 @@ impl SyncHandler for KubeletHandler {
                 self.add(pod).await;
             }
         }
+        if !self.desired.resizes().is_empty() {
+            self.executor.resize_triggers.pull(Trigger::PodsAdded);
+        }
         self.mirrors.review();
     }
 

@@ -17,13 +17,12 @@ const RETRY_PERIOD: Duration = Duration::from_secs(180);
 
 impl PodAdmission {
     /// Asks again for resizes that were not granted whenever that may help, and from time to time
-    /// while there are any. What was asked for before this kubelet knew all pods waits until then.
+    /// while there are any. What an earlier kubelet left to be decided waits until all pods have come.
     pub(crate) async fn retry_resizes(&self) {
         let mut ready = self.sources_ready.clone();
         if ready.wait_for(|ready| *ready).await.is_err() {
             return;
         }
-        self.grant_resizes(Trigger::PodsAdded).await;
         let triggers = &self.executor.resize_triggers;
         loop {
             let period = async {
@@ -169,6 +168,10 @@ impl PodAdmission {
         let rules = self.executor.allocations.rules();
         if !self.executor.resize_metrics.asked_for(before, now, rules) {
             return;
+        }
+        if let Err(error) = self.executor.allocations.keep().await {
+            tracing::error!(pod = %pod_ref(now), error = error_chain(&error),
+                "Could not save what the pod was granted before it wanted something else");
         }
         let uid = pod_ref(now).uid;
         if self.desired.resizes().iter().any(|(wanted, _)| pod_ref(wanted).uid == uid) {
