@@ -138,7 +138,9 @@ impl PodAdmission {
             self.workers.add(pod.clone(), None, None);
             return None;
         }
-        if let Some(granted) = self.executor.allocations.claim(pod) {
+        let granted = self.executor.allocations.claim(pod);
+        let wants_others = granted.is_some();
+        if let Some(granted) = granted {
             self.desired.set_granted(&uid, granted);
         }
         if self.was_refused(pod) {
@@ -154,6 +156,10 @@ impl PodAdmission {
             return None;
         }
         self.executor.resizes.take_over(&uid, pod);
+        if !wants_others {
+            // It wants again what it has, since a kubelet last looked.
+            self.executor.resizes.clear_pending(&uid);
+        }
         let node = self.node.last_seen();
         match self.decide(&mut leaving, &uid, &node, started_at, true) {
             Next::Settled => None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use rubelet_node_resources::ResizeRules;
+use rubelet_node_resources::{ResizeRules, same_amounts};
 use rubelet_types::{ContainerKind, Quantity, ResourceAmounts, containers};
 
 use super::{AdmissionFacts, Rejection, Verdict, decide_admission, resources};
@@ -36,8 +36,9 @@ pub(crate) fn decide_resize(
     may_swap: &dyn Fn(&Pod, &Container) -> bool,
     facts: &AdmissionFacts<'_>,
 ) -> ResizeVerdict {
-    let pod_level = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone());
-    if !rules.pod_level && pod_level(wanted) != pod_level(granted) {
+    let pod_level =
+        |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.resources.clone()).unwrap_or_default();
+    if !rules.pod_level && !same_amounts(&pod_level(wanted), &pod_level(granted)) {
         return ResizeVerdict::Infeasible(Infeasible {
             message: "InPlacePodLevelResourcesVerticalScaling is disabled",
             detail: "plr_feature_gate_off",

@@ -102,6 +102,12 @@ fn wait_for_values(stage: &Stage, group: &str, expected: &[String; 3]) -> anyhow
     })
 }
 
+/// The lines of the node's metrics that begin so.
+fn metrics(stage: &Stage, begin: &str) -> anyhow::Result<Vec<String>> {
+    let text = stage.kubectl(&["get", "--raw", "/api/v1/nodes/node-1/proxy/metrics"])?;
+    Ok(text.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect())
+}
+
 /// The kubelet dies without a word and comes back.
 fn kill_kubelet(stage: &mut Stage) -> anyhow::Result<()> {
     stage.kubelet_mut(0).sigkill()?;
@@ -138,6 +144,9 @@ fn a_pod_is_resized_while_it_runs_and_a_restart_changes_nothing(
         let saved = saved(stage, file, &before.uid, "app")?;
         ensure!(saved == large, "{file}: {saved}");
     }
+
+    let tried = metrics(stage, "kubelet_pod_resize_duration_milliseconds_count{success=\"true\"}")?;
+    ensure!(tried.len() == 1, "{tried:?}");
 
     // One gets what the other gives.
     resize(stage, "web", &[("app", &small), ("other", &large)])?;
@@ -233,6 +242,8 @@ fn a_resize_waits_for_room_and_is_not_forgotten(stage: &mut Stage) -> anyhow::Re
     ensure!(allocated(&deferred), "{}", deferred.raw["status"]);
 
     kill_kubelet(stage)?;
+    let pending = metrics(stage, "kubelet_pod_pending_resizes{reason=\"deferred\"}")?;
+    ensure!(pending.len() == 1 && pending[0].ends_with(" 1"), "{pending:?}");
     let still = stage.wait_until_ready("small")?;
     ensure!(is_deferred(&still) && allocated(&still), "{}", still.raw["status"]);
     let since = |pod: &PodView| -> anyhow::Result<Value> {
@@ -243,6 +254,8 @@ fn a_resize_waits_for_room_and_is_not_forgotten(stage: &mut Stage) -> anyhow::Re
     stage.kubectl(&["delete", "pod", "large", "--grace-period=1"])?;
     let after = wait_for_resources(stage, "small", "app", &asking(&most))?;
     ensure!(after.restarts() == 0 && id_of_app(&after)? == id_of_app(&small)?);
+    let accepted = metrics(stage, "kubelet_pod_deferred_accepted_resizes_total{")?;
+    ensure!(accepted.len() == 1 && accepted[0].ends_with(" 1"), "{accepted:?}");
     let app = format!("kubepods/burstable/pod{}/{}", small.uid, id_of_app(&small)?);
     let [shares, ..] = expected(milli * 6 / 10, 0, 0);
     ensure!(values(stage, &app)?[0] == shares, "{:?}", values(stage, &app)?);
