@@ -13,8 +13,8 @@
 //! Guarantees: a grant is on the disk before anybody acts on it, and what was in force before it was
 //! on the disk before that: killed at any moment, the next life finishes the resize or never knew of
 //! it. Pods at rest cost nothing here: nothing is held of them, their entries in the files are made
-//! from their specs when something is written, and that happens a moment after they were let in,
-//! without making them wait.
+//! from their specs when something is written. That is begun when they are let in, and done when
+//! their sandbox is made: nobody waits for it.
 //!
 //! Not here: whether a resize is granted, how it is carried out, and what is told about it.
 

@@ -10,14 +10,16 @@ use rubelet_node_resources::{
     with_limits_of_pod,
 };
 use rubelet_types::{PodUid, error_chain, pod_ref};
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
 
 use crate::files::{ACTUATED_FILE, ALLOCATED_FILE, ByPod, StateFile};
 
-/// What is not urgent is written this long after it changed: pods often come together.
-const WRITE_DELAY: Duration = Duration::from_millis(250);
+/// The shortest time between two writes that nobody asked for: pods often come together.
+const WRITE_PAUSE: Duration = Duration::from_millis(50);
 /// And this long after it could not be written.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
+/// A disk that takes longer to save what a pod was granted does not keep its containers from starting.
+const SAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of pods could not be read or saved.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,8 @@ struct State {
     /// What an earlier kubelet left of pods that have not come yet.
     allocated: ByPod,
     actuated: ByPod,
+    /// Pods of which the files do not tell yet.
+    unsaved: HashSet<PodUid>,
     /// The files say what no spec says, and have to survive a power loss.
     matters: bool,
 }
@@ -69,6 +73,23 @@ struct Files {
     actuated: StateFile,
 }
 
+/// What the files are to hold.
+struct Contents {
+    allocated: ByPod,
+    actuated: ByPod,
+    /// Pods of which they tell then, and did not before.
+    told: HashSet<PodUid>,
+    durability: Durability,
+}
+
+impl Files {
+    /// What is in force comes first: it has to be known before it is not what was granted any more.
+    fn save(&mut self, contents: Contents) -> Result<(), CheckpointError> {
+        self.actuated.save(contents.actuated, contents.durability)?;
+        self.allocated.save(contents.allocated, contents.durability)
+    }
+}
+
 /// Keeps what pods were granted, and what of it is in force.
 pub struct AllocationManager {
     granted: Arc<dyn GrantedPods>,
@@ -77,6 +98,8 @@ pub struct AllocationManager {
     files: Arc<AsyncMutex<Files>>,
     /// Something is to be written that nobody waits for.
     changed: Notify,
+    /// Something was written.
+    saved: Notify,
 }
 
 impl std::fmt::Debug for AllocationManager {
@@ -98,6 +121,7 @@ impl AllocationManager {
             state: Mutex::default(),
             files: Arc::new(AsyncMutex::new(files)),
             changed: Notify::new(),
+            saved: Notify::new(),
         }
     }
 
@@ -117,8 +141,9 @@ impl AllocationManager {
     /// A file is there and cannot be read: what pods were promised is not known, and no pod should
     /// be let in.
     pub async fn load(&self) -> Result<(), AllocationError> {
-        let (allocated, actuated) =
-            self.blocking(|files| Ok((files.allocated.load()?, files.actuated.load()?))).await?;
+        let files = self.files().await;
+        let read = |files: &mut Files| Ok((files.allocated.load()?, files.actuated.load()?));
+        let (_, (allocated, actuated)) = blocking(files, read).await?;
         let mut state = self.state();
         (state.allocated, state.actuated) = (allocated, actuated);
         Ok(())
@@ -168,8 +193,9 @@ impl AllocationManager {
                 == ContainerChanges::default()
     }
 
-    /// A pod was let in with what its spec names. The files will say so in a moment.
-    pub fn let_in(&self) {
+    /// A pod was let in. The files will say so in a moment, and before a container of it is created.
+    pub fn let_in(&self, uid: &PodUid) {
+        self.state().unsaved.insert(uid.clone());
         self.changed.notify_one();
     }
 
@@ -196,18 +222,18 @@ impl AllocationManager {
         publish: impl FnOnce() + Send,
     ) -> Result<(), AllocationError> {
         let uid = pod_ref(wanted).uid;
-        let (mut allocated, actuated) = {
+        let files = self.files().await;
+        let mut contents = {
             let mut state = self.state();
             state.matters = true;
-            (self.allocated(&state), self.actuated(&state))
+            self.contents(&state)
         };
-        allocated.insert(uid.to_string(), PodResources::of(wanted, self.rules));
-        self.blocking(move |files| {
-            // What is in force has to be known before it is not what was granted any more.
-            files.actuated.save(actuated, Durability::Synced)?;
-            files.allocated.save(allocated, Durability::Synced)
-        })
-        .await?;
+        let resources = PodResources::of(wanted, self.rules);
+        contents.allocated.insert(uid.to_string(), resources);
+        let told = contents.told.clone();
+        // Nobody writes before it is published.
+        let (_files, ()) = blocking(files, move |files| files.save(contents)).await?;
+        self.note_saved(&told);
         let mut state = self.state();
         if let Some(before) = self.granted.granted_pod(&uid) {
             let deviation = state.deviations.entry(uid).or_insert_with(|| Deviation {
@@ -278,6 +304,9 @@ impl AllocationManager {
     /// The container `name` is about to be created, with the resources that the spec of `pod` names.
     pub async fn creating(&self, pod: &Arc<Pod>, name: &str) {
         let uid = pod_ref(pod).uid;
+        if tokio::time::timeout(SAVE_LIMIT, self.until_saved(&uid)).await.is_err() {
+            tracing::warn!(pod = %pod_ref(pod), "What the pod was granted is still not saved");
+        }
         {
             let mut state = self.state();
             let Some(granted) = self.granted.granted_pod(&uid) else { return };
@@ -307,9 +336,32 @@ impl AllocationManager {
         self.save_in_force().await;
     }
 
+    /// Returns when the files tell of the pod: before its first container there is nothing that they
+    /// would have to tell, and usually it takes longer to make the sandbox.
+    async fn until_saved(&self, uid: &PodUid) {
+        loop {
+            let saved = self.saved.notified();
+            tokio::pin!(saved);
+            saved.as_mut().enable();
+            if !self.state().unsaved.contains(uid) {
+                return;
+            }
+            saved.await;
+        }
+    }
+
+    fn note_saved(&self, told: &HashSet<PodUid>) {
+        if !told.is_empty() {
+            self.state().unsaved.retain(|uid| !told.contains(uid));
+            self.saved.notify_waiters();
+        }
+    }
+
     /// Nothing is left of the pod.
     pub fn forget(&self, uid: &PodUid) {
-        self.state().deviations.remove(uid);
+        let mut state = self.state();
+        state.deviations.remove(uid);
+        state.unsaved.remove(uid);
     }
 
     /// Forgets what an earlier kubelet left of pods that are not among these, once all that are
@@ -328,7 +380,6 @@ impl AllocationManager {
     pub async fn run(&self) {
         loop {
             self.changed.notified().await;
-            tokio::time::sleep(WRITE_DELAY).await;
             while let Err(error) = self.flush().await {
                 tracing::warn!(
                     error = error_chain(&error),
@@ -336,6 +387,7 @@ impl AllocationManager {
                 );
                 tokio::time::sleep(RETRY_DELAY).await;
             }
+            tokio::time::sleep(WRITE_PAUSE).await;
         }
     }
 
@@ -345,25 +397,33 @@ impl AllocationManager {
     ///
     /// It could not be saved.
     pub async fn flush(&self) -> Result<(), AllocationError> {
-        let (allocated, actuated, durability) = {
-            let state = self.state();
-            let durability = if state.matters { Durability::Synced } else { Durability::Unsynced };
-            (self.allocated(&state), self.actuated(&state), durability)
-        };
-        self.blocking(move |files| {
-            files.actuated.save(actuated, durability)?;
-            files.allocated.save(allocated, durability)
-        })
-        .await
+        let files = self.files().await;
+        let contents = self.contents(&self.state());
+        let told = contents.told.clone();
+        blocking(files, move |files| files.save(contents)).await?;
+        self.note_saved(&told);
+        Ok(())
     }
 
     /// Saves what is in force. If that fails the next life does again what was done.
     async fn save_in_force(&self) {
+        let files = self.files().await;
         let actuated = self.actuated(&self.state());
-        let saved = self.blocking(|files| files.actuated.save(actuated, Durability::Synced)).await;
+        let save = |files: &mut Files| files.actuated.save(actuated, Durability::Synced);
+        let saved = blocking(files, save).await;
         if let Err(error) = saved {
             tracing::warn!(error = error_chain(&error), "Could not save what is in force of pods");
             self.changed.notify_one();
+        }
+    }
+
+    /// What the files are to hold. Made by whoever has them, lest something older is written later.
+    fn contents(&self, state: &State) -> Contents {
+        Contents {
+            allocated: self.allocated(state),
+            actuated: self.actuated(state),
+            told: state.unsaved.clone(),
+            durability: if state.matters { Durability::Synced } else { Durability::Unsynced },
         }
     }
 
@@ -388,13 +448,22 @@ impl AllocationManager {
         pods
     }
 
-    /// Works on the files where that may block, one after the other.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Files) -> Result<T, CheckpointError> + Send + 'static,
-    ) -> Result<T, AllocationError> {
-        let mut files = self.files.clone().lock_owned().await;
-        let done = tokio::task::spawn_blocking(move || work(&mut files)).await;
-        Ok(done.map_err(|_| AllocationError::Cancelled)??)
+    /// The files, for whoever writes next.
+    async fn files(&self) -> OwnedMutexGuard<Files> {
+        self.files.clone().lock_owned().await
     }
+}
+
+/// Works on the files where that may block.
+async fn blocking<T: Send + 'static>(
+    mut files: OwnedMutexGuard<Files>,
+    work: impl FnOnce(&mut Files) -> Result<T, CheckpointError> + Send + 'static,
+) -> Result<(OwnedMutexGuard<Files>, T), AllocationError> {
+    let work = move || {
+        let done = work(&mut files);
+        (files, done)
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    let (files, done) = done.map_err(|_| AllocationError::Cancelled)?;
+    Ok((files, done?))
 }

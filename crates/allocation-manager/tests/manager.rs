@@ -236,7 +236,7 @@ async fn files_tell_of_all_pods_what_the_go_kubelet_looks_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_come_together_are_written_once() {
+async fn a_pod_that_was_let_in_is_known_before_its_first_container_is_created() {
     let root = tempfile::tempdir().unwrap();
     let life = Life::begin(root.path()).await;
     let manager = Arc::new(life.manager);
@@ -245,10 +245,18 @@ async fn pods_that_come_together_are_written_once() {
         async move { manager.run().await }
     });
     life.pods.set(pod("1", "1"));
-    manager.let_in();
-    assert!(!root.path().join(ALLOCATED_FILE).exists());
-    while !root.path().join(ALLOCATED_FILE).exists() {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    manager.let_in(&uid());
+    let granted = life.pods.granted_pod(&uid()).unwrap();
+    manager.creating(&granted, "a").await;
+    for file in [ALLOCATED_FILE, ACTUATED_FILE] {
+        let entries = read(root.path(), file);
+        assert!(entries["entries"]["u"]["ContainerResources"]["a"].is_object(), "{entries}");
     }
     writer.abort();
+
+    // One that cannot be saved starts all the same, after a while.
+    let life = Life::begin(root.path()).await;
+    life.pods.set(pod("1", "1"));
+    life.manager.let_in(&uid());
+    life.manager.creating(&granted, "a").await;
 }

@@ -230,7 +230,7 @@ impl PodAdmission {
     fn start(&self, pod: &Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
         let uid = pod_ref(pod).uid;
         self.desired.set_standing(&uid, Standing::Admitted);
-        self.executor.allocations.let_in();
+        self.executor.allocations.let_in(&uid);
         let granted = self.desired.granted(&uid).unwrap_or_else(|| pod.clone());
         self.workers.add(granted, started_at, end);
     }
