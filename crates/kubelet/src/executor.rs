@@ -659,6 +659,7 @@ impl Executor {
         input.vanished = &vanished;
         let resize_conditions = self.resizes.conditions(uid);
         input.resize_conditions = &resize_conditions;
+        input.granted_is_in_force = !self.allocations.deviates(uid);
         input.gates = self.gates;
         input.restarting_all = report.restarting_all;
         let cause = match report.stage {
