@@ -1,5 +1,7 @@
 //! What is granted and what is in force, across the lives of a kubelet.
 
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

@@ -565,7 +565,9 @@ async fn the_same_on_v2() {
     manager.update_qos_cgroups([&burstable("b")]).await.unwrap();
     assert_eq!(machine.read("cgroup/kubepods/burstable/cpu.weight"), "39");
     set_all_values(&manager, &guaranteed("a")).await;
-    assert!(manager.pod_memory_usage(&guaranteed("a")).await.is_err(), "there is nothing to read");
+    machine.write("cgroup/kubepods/poda/memory.current", "4096");
+    let usage = manager.pod_memory_usage(&guaranteed("a")).await.unwrap();
+    assert_eq!(usage, Some(4096));
     assert_eq!(machine.read("cgroup/kubepods/poda/cpu.max"), "50000 100000");
     assert_eq!(manager.list_pod_cgroups().await.unwrap(), BTreeSet::from([PodUid::from("a")]));
 
