@@ -659,7 +659,9 @@ impl Executor {
         input.vanished = &vanished;
         let resize_conditions = self.resizes.conditions(uid);
         input.resize_conditions = &resize_conditions;
-        input.granted_is_in_force = !self.allocations.deviates(uid);
+        let pod_cgroup = self.pod_cgroup_in_force(report.pod);
+        input.pod_cgroup = pod_cgroup.as_ref();
+        input.granted_is_in_force = pod_cgroup.is_none();
         input.gates = self.gates;
         input.restarting_all = report.restarting_all;
         let cause = match report.stage {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use rubelet_allocation_manager::Deviation;
-use rubelet_node_resources::{MemoryLimits, ResizeStep, compute_container_changes, plan_resize};
+use rubelet_node_resources::{
+    MemoryLimits, ResizeStep, compute_container_changes, compute_pod_cgroup_values, plan_resize,
+};
 use rubelet_pod_lifecycle::{ActionFailure, ActionOutcome, ResizeDue};
 use rubelet_pod_workers::{ActionOrder, PodReport};
 use rubelet_types::{
-    ContainerId, EventObject, PodUid, SandboxId, SandboxState, error_chain, find_container,
-    pod_ref, pod_requests,
+    ContainerId, ContainerResources, EventObject, PodUid, SandboxId, SandboxState, error_chain,
+    find_container, pod_ref, pod_requests,
 };
 use tokio::time::Instant;
 
@@ -27,6 +29,21 @@ impl Executor {
             in_place: changes.in_place,
             by_restart: changes.by_restart,
             pod_cgroup: deviation.cgroup_due,
+        })
+    }
+
+    /// What the pod's cgroup has; none if that is what the pod was granted.
+    pub(crate) fn pod_cgroup_in_force(&self, pod: &Pod) -> Option<ContainerResources> {
+        let deviation = self.allocations.deviation(&pod_ref(pod).uid)?;
+        let before = deviation.in_force.applied_to(pod, self.allocations.rules());
+        let rules = self.container_manager.pod_cgroup_rules().ok()?;
+        let values = compute_pod_cgroup_values(before.as_ref().unwrap_or(pod), rules);
+        let signed = |value: Option<u64>| value.and_then(|value| i64::try_from(value).ok());
+        Some(ContainerResources {
+            cpu_shares: signed(values.cpu_shares),
+            cpu_quota: values.cpu_quota,
+            cpu_period: signed(values.cpu_period),
+            memory_limit: values.memory_limit,
         })
     }
 

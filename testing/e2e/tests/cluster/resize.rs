@@ -289,6 +289,8 @@ fn memory_in_use_is_not_taken_away(stage: &mut Stage) -> anyhow::Result<()> {
     let text =
         "cannot decrease memory limits: [attempting to set pod memory limit (25165824) below";
     ensure!(message.contains(text), "{message}");
+    let told = &failed.raw["status"]["resources"]["limits"]["memory"];
+    ensure!(told == "100Mi", "what is not in force is told: {told}");
     stage.wait_for_event("full", "ResizeError", "below current usage")?;
     let app = format!("kubepods/burstable/pod{}/{}", before.uid, id_of_app(&before)?);
     let limit = |values: [String; 3]| values[2].clone();
