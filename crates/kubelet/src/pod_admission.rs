@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_lifecycle::{Disruption, StopCause};
 use rubelet_pod_status::rejected_status;
-use rubelet_pod_workers::PodWorkers;
+use rubelet_pod_workers::{Beginning, PodWorkers};
 use rubelet_types::{EventObject, PodUid, error_chain, is_terminal_phase, pod_ref};
 
 use crate::admission::{AdmissionFacts, Rejection, Verdict, decide_admission};
@@ -119,7 +119,7 @@ impl PodAdmission {
         self.desired.set(pod);
         if self.workers.knows(&uid) {
             self.desired.set_standing(&uid, Standing::Admitted);
-            self.workers.add(pod.clone(), None, None);
+            self.workers.update(pod.clone());
             return None;
         }
         if self.was_refused(pod) {
@@ -198,8 +198,11 @@ impl PodAdmission {
     }
 
     fn start(&self, pod: &Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
-        self.desired.set_standing(&pod_ref(pod).uid, Standing::Admitted);
-        self.workers.add(pod.clone(), started_at, end);
+        let uid = pod_ref(pod).uid;
+        self.desired.set_standing(&uid, Standing::Admitted);
+        // Nobody but this kubelet starts anything of a pod, and no worker of it has done so.
+        let holds_nothing = !self.pleg.pods().contains_key(&uid);
+        self.workers.add(pod.clone(), Beginning { started_at, end, holds_nothing });
     }
 
     fn decide(
@@ -285,7 +288,8 @@ impl PodAdmission {
                 message: format!("Pod was rejected: {message}"),
                 condition: None,
             }));
-            self.workers.add(pod.clone(), started_at, Some(end));
+            let beginning = Beginning { started_at, end: Some(end), holds_nothing: false };
+            self.workers.add(pod.clone(), beginning);
             return;
         }
         let status = rejected_status(pod, reason, message, self.executor.clock.now());
