@@ -52,7 +52,8 @@ pub(crate) fn access(
     Ok(Access::new(access_settings(effective), &node.name, reviews)?)
 }
 
-fn endpoints(effective: &Effective) -> Endpoints {
+/// Which parts of the API are served.
+pub(crate) fn endpoints(effective: &Effective) -> Endpoints {
     let config = &effective.config;
     Endpoints {
         debugging: config.enable_debugging_handlers,

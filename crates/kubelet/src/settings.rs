@@ -1,5 +1,8 @@
 //! From the effective configuration to the settings of each manager.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -210,6 +213,7 @@ pub(crate) fn container_manager(
         qos_reserved_memory_percent: config
             .qos_reserved
             .get("memory")
+            .filter(|_| effective.gates.enabled(Gate::QOSReserved))
             .and_then(|percent| percent.trim_end_matches('%').parse().ok()),
         memory_throttling_factor: None,
         kubelet_cgroup: set(&config.kubelet_cgroups),
