@@ -20,6 +20,7 @@ mod canonical;
 mod compute;
 mod conditions;
 mod containers;
+mod earlier;
 mod finish;
 mod input;
 mod patch;
@@ -32,6 +33,7 @@ mod volume_mounts;
 
 pub use canonical::statuses_equal;
 pub use compute::compute_pod_status;
+pub use earlier::decide_earlier_status;
 pub use finish::finished_status;
 pub use input::{
     ContainerProbes, Gates, NodeFacts, ProbeLookup, Stage, StartFailure, StatusInput,
