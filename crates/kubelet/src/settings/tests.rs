@@ -67,6 +67,13 @@ featureGates: {PreventStaticPodAPIReferences: false}
 }
 
 #[test]
+fn the_runtime_is_asked_as_configured() {
+    let asked = cri(&effective("runtimeRequestTimeout: 9s\n", &[]));
+    assert_eq!((asked.request_timeout, asked.list_streaming), (seconds(9), false));
+    assert!(cri(&effective("featureGates: {CRIListStreaming: true}\n", &[])).list_streaming);
+}
+
+#[test]
 fn images_are_pulled_as_configured() {
     let effective = effective(
         "
@@ -138,6 +145,9 @@ eventBurst: 9
     assert_eq!(told.dns.cluster_dns[1], "fd00::10".parse::<IpAddr>().unwrap());
     assert_eq!([told.cluster_domain, told.dns.cluster_domain], ["example.test"; 2]);
     assert!(told.dns.ignore_host && told.dns.prefer_ipv6 && told.seccomp_default);
+    let by_flag = self::effective("", &["--seccomp-default=true"]);
+    assert!(pod_runtime(&by_flag, &node(), 5).seccomp_default);
+    assert!(!pod_runtime(&self::effective("", &[]), &node(), 5).seccomp_default);
     assert_eq!(
         log_rotation(config),
         RotationPolicy { max_size: 1 << 20, max_files: 7, workers: 2, interval: seconds(4) }
@@ -276,6 +286,66 @@ authorization: {mode: AlwaysAllow}
             authorization: Authorization::AlwaysAllow,
         }
     );
+}
+
+#[test]
+fn tls_is_spoken_as_configured() {
+    let suites = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()];
+    let config = "
+tlsCertFile: /etc/node.crt
+tlsPrivateKeyFile: /etc/node.key
+tlsMinVersion: VersionTLS13
+tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
+authentication: {x509: {clientCAFile: /etc/ca.crt}}
+";
+    let expected = TlsOptions {
+        files: TlsFiles::Given { certificate: "/etc/node.crt".into(), key: "/etc/node.key".into() },
+        min_version: MinTlsVersion::Tls13,
+        cipher_suites: suites.to_vec(),
+        client_ca_file: Some("/etc/ca.crt".into()),
+    };
+    assert_eq!(tls(&effective(config, &[]), &node(), None), expected);
+    // What the cluster signs goes before.
+    let places = vec![("/pki/a.pem".into(), "/pki/a.pem".into())];
+    let files = TlsFiles::Rotated { places: places.clone() };
+    let signed = tls(&effective(config, &[]), &node(), Some(places));
+    assert_eq!(signed, TlsOptions { files, ..expected });
+
+    let names = serving_certificate(&effective(config, &["--cert-dir=/pki"]), "n1");
+    let given = names.given.unwrap();
+    assert_eq!((given.certificate, given.key), ("/etc/node.crt".into(), "/etc/node.key".into()));
+    assert_eq!((names.directory, names.dns_only), ("/pki".into(), false));
+    let by_name = effective("featureGates: {AllowDNSOnlyNodeCSR: true}\n", &[]);
+    let names = serving_certificate(&by_name, "n1");
+    assert!(names.dns_only && names.given.is_none());
+
+    let usual = tls(&effective("", &["--cert-dir=/pki"]), &node(), None);
+    let files = TlsFiles::SelfSigned { directory: "/pki".into(), hostname: "n1".to_owned() };
+    assert_eq!((usual.files, usual.min_version), (files, MinTlsVersion::Tls12));
+    assert!(usual.cipher_suites.is_empty() && usual.client_ca_file.is_none());
+}
+
+/// Each gate decides over its own part of a pod's status.
+#[test]
+fn what_is_reported_of_pods_follows_the_gates() {
+    let of = |gates: &str| {
+        let reports = reports(&effective(&format!("featureGates: {{{gates}}}\n"), &[]).gates);
+        format!("{reports:?}").split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    let usual = of("");
+    for (gate, part) in [
+        ("ChangeContainerStatusOnKubeletRestart: true", "change_container_status"),
+        ("ContainerStopSignals: true", "container_stop_signals"),
+        ("InPlacePodLevelResourcesVerticalScaling: false", "in_place_pod_level_resources"),
+        ("PodReadyToStartContainersCondition: false", "pod_ready_to_start_containers_condition"),
+        ("ResourceHealthStatus: false, ResourceHealthStatusMessage: false", "resource_health"),
+        ("RestartAllContainersOnContainerExits: false", "restart_all_containers"),
+    ] {
+        let changed = of(gate);
+        let differ = usual.iter().zip(&changed).filter(|(usual, changed)| usual != changed);
+        let differ: Vec<&String> = differ.map(|(usual, _)| usual).collect();
+        assert!(differ.len() == 1 && differ[0].contains(part), "{gate}: {differ:?}");
+    }
 }
 
 /// Each switch of the API opens and closes its own part.
