@@ -1,7 +1,8 @@
 //! What a kubelet makes of itself and of its node, as its configuration says.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -44,13 +45,22 @@ fn wait_until_answered(kubelet: &KubeletProcess, to: SocketAddr) -> anyhow::Resu
 fn a_kubelet_makes_of_itself_what_its_configuration_says(stage: &Stage) -> anyhow::Result<()> {
     let runtime = stage.runtime();
     // What earlier kubelets of this node made.
-    on_node(runtime, &format!("iptables -t mangle -F {HINT}; iptables -t mangle -X {HINT}"))?;
+    on_node(
+        runtime,
+        &format!("iptables -t mangle -F {HINT} && iptables -t mangle -X {HINT} || :"),
+    )?;
     let address = runtime.node_address();
     let cgroup = format!("{}/kubelet", runtime.cgroup());
     let mut options = stage.kubelet_options();
+    // From a lower limit than the machine may allow at most.
+    let wrapped = runtime.dir().join("kubelet-with-few-files");
+    let script = format!("#!/bin/sh\nulimit -Sn 1024\nexec {} \"$@\"\n", options.binary.display());
+    fs::write(&wrapped, script)?;
+    fs::set_permissions(&wrapped, Permissions::from_mode(0o755))?;
+    options.binary = wrapped;
     options.config = json!({
         "oomScoreAdj": 321,
-        "maxOpenFiles": 30_000,
+        "maxOpenFiles": 12_345,
         "kubeletCgroups": format!("/{cgroup}"),
         "healthzBindAddress": address,
         "healthzPort": 11_248,
@@ -78,7 +88,7 @@ fn a_kubelet_makes_of_itself_what_its_configuration_says(stage: &Stage) -> anyho
     ensure!(of_process("oom_score_adj")?.trim() == "321", "{}", of_process("oom_score_adj")?);
     let limits = of_process("limits")?;
     let files = limits.lines().find(|line| line.starts_with("Max open files"));
-    ensure!(files.is_some_and(|line| line.contains(" 30000 ")), "{limits}");
+    ensure!(files.is_some_and(|line| line.contains(" 12345 ")), "{limits}");
     let cgroups = of_process("cgroup")?;
     ensure!(cgroups.lines().any(|line| line.ends_with(&format!("/{cgroup}"))), "{cgroups}");
     ensure!(!chains(stage)?.contains(HINT), "{}", chains(stage)?);
