@@ -336,6 +336,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
                 paths: paths.clone(),
                 allocatable_memory: allocatable_memory(&parts.container_manager),
                 operations_at_once: parts.concurrent_starts,
+                sync_frequency: config.sync_frequency.as_duration(),
             },
             parts.mounts,
             events.clone(),
