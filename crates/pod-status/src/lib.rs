@@ -21,6 +21,7 @@ mod compute;
 mod conditions;
 mod containers;
 mod details;
+mod earlier;
 mod finish;
 mod input;
 mod patch;
@@ -34,6 +35,7 @@ mod volume_mounts;
 pub use canonical::statuses_equal;
 pub use compute::compute_pod_status;
 pub use details::differ_in_details;
+pub use earlier::decide_earlier_status;
 pub use finish::finished_status;
 pub use input::{
     ContainerProbes, Gates, NodeFacts, ProbeLookup, Stage, StartFailure, StatusInput,
