@@ -652,6 +652,39 @@ async fn unfit_machines_and_configurations_are_refused() {
     assert!(refusal(&machine, greedy).await.contains("Expected capacity >= reservation"));
 }
 
+#[test]
+fn who_cannot_keep_memory_out_of_swap_says_so() {
+    assert_eq!(SetupWarning::of_swap(true), None);
+    let machine = Machine::with_fake_v2(&V2_DIRECTORIES);
+    let events = Arc::clone(&machine.events);
+    let recorder = EventRecorder::new(move |event| {
+        events.lock().unwrap().push(format!("{} {}", event.reason, event.message));
+    });
+    SetupWarning::of_swap(false).unwrap().record(&recorder);
+    assert_eq!(
+        machine.events(),
+        ["PossibleMemoryBackedVolumesOnDisk The tmpfs noswap option is not supported. \
+          Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should \
+          no longer be considered secure."]
+    );
+}
+
+/// Swap that is no longer forbidden is no obstacle, and by default pods get none of it.
+#[tokio::test]
+async fn a_node_may_swap_where_that_is_allowed() {
+    let machine = Machine::with_fake_v2(&V2_DIRECTORIES);
+    machine.write("proc/swaps", "Filename Type Size Used Priority\n/swap.img file 8 0 -2\n");
+    let manager = machine.manager(ContainerManagerSettings {
+        fail_swap_on: false,
+        ..ContainerManagerSettings::default()
+    });
+    manager.start().await.unwrap();
+    let pod = pod("b", json!({"memory": "4Gi"}), json!({}));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let resources = manager.container_resources(&pod, container, false).unwrap();
+    assert_eq!(resources.unified["memory.swap.max"], "0");
+}
+
 #[tokio::test]
 async fn kernel_tunables_are_set_unless_protected() {
     let machine = Machine::with_fake_v2(&V2_DIRECTORIES);

@@ -13,7 +13,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_allocation_manager::AllocationManager;
 use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_container_manager::ContainerManager;
+use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_image_manager::{ImageManager, PullCredentials};
 use rubelet_pleg::PodInspector;
@@ -297,26 +297,26 @@ impl Executor {
             objects.register(&order.pod);
         }
         let object = EventObject::Pod(order.pod_ref.clone());
-        // The tier that the pod belongs to weighs what its pods ask for, this one now among them.
-        let active = self.active_pods();
-        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
-        if let Err(error) = tiers.await {
-            tracing::warn!(pod = %order.pod_ref, error = &error as &dyn std::error::Error,
-                "QoS cgroups not updated");
-        }
-        if let Err(error) = self.container_manager.ensure_pod_cgroup(&order.pod).await {
-            let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
-            self.events.warning(object, "FailedCreatePodContainer", message.clone());
-            return failure_of("", message, None);
-        }
         if let Err(error) = self.make_pod_dirs(&order.pod_ref.uid).await {
             let message = format!("error making pod data directories: {error}");
             self.events.warning(object, "Failed", message.clone());
             return failure_of("", message, None);
         }
-        let ready = self.volumes.wait_for_pod_volumes(&order.pod);
-        let Some(ready) = cancel.run_until_cancelled(ready).await else {
-            return ActionOutcome::Cancelled;
+        // Neither needs the other, and both take a while: one has a directory made in each
+        // hierarchy, one waits for the API server. What is made is made to its end.
+        let volumes = async {
+            let ready = self.volumes.wait_for_pod_volumes(&order.pod);
+            Ok(cancel.run_until_cancelled(ready).await)
+        };
+        let ready = match tokio::try_join!(self.ensure_cgroups(&order.pod), volumes) {
+            Ok(((), Some(ready))) => ready,
+            Ok(((), None)) => return ActionOutcome::Cancelled,
+            Err(error) => {
+                let message =
+                    format!("unable to ensure pod container exists: {}", error_chain(&error));
+                self.events.warning(object, "FailedCreatePodContainer", message.clone());
+                return failure_of("", message, None);
+            }
         };
         match ready {
             Ok(volumes) => {
@@ -332,6 +332,18 @@ impl Executor {
                 failure_of("", error.to_string(), retry_at)
             }
         }
+    }
+
+    /// The pod's cgroup, and those of the tiers, which weigh what their pods ask for, this one now
+    /// among them.
+    async fn ensure_cgroups(&self, pod: &Pod) -> Result<(), ContainerManagerError> {
+        let active = self.active_pods();
+        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
+        if let Err(error) = tiers.await {
+            tracing::warn!(pod = %rubelet_types::pod_ref(pod), error = &error as &dyn std::error::Error,
+                "QoS cgroups not updated");
+        }
+        self.container_manager.ensure_pod_cgroup(pod).await.map(drop)
     }
 
     async fn make_pod_dirs(&self, uid: &PodUid) -> Result<(), String> {

@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_lifecycle::{Disruption, StopCause};
 use rubelet_pod_status::rejected_status;
-use rubelet_pod_workers::PodWorkers;
+use rubelet_pod_workers::{Beginning, PodWorkers};
 use rubelet_types::{EventObject, PodUid, error_chain, is_terminal_phase, pod_ref};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
@@ -135,7 +135,7 @@ impl PodAdmission {
         self.desired.set(pod);
         if self.workers.knows(&uid) {
             self.desired.set_standing(&uid, Standing::Admitted);
-            self.workers.add(pod.clone(), None, None);
+            self.workers.update(pod.clone());
             return None;
         }
         let granted = self.executor.allocations.claim(pod);
@@ -232,7 +232,9 @@ impl PodAdmission {
         self.desired.set_standing(&uid, Standing::Admitted);
         self.executor.allocations.let_in(&uid);
         let granted = self.desired.granted(&uid).unwrap_or_else(|| pod.clone());
-        self.workers.add(granted, started_at, end);
+        // Nobody but this kubelet starts anything of a pod, and no worker of it has done so.
+        let holds_nothing = !self.pleg.pods().contains_key(&uid);
+        self.workers.add(granted, Beginning { started_at, end, holds_nothing });
     }
 
     fn decide(
@@ -329,7 +331,8 @@ impl PodAdmission {
                 message: format!("Pod was rejected: {message}"),
                 condition: None,
             }));
-            self.workers.add(pod.clone(), started_at, Some(end));
+            let beginning = Beginning { started_at, end: Some(end), holds_nothing: false };
+            self.workers.add(pod.clone(), beginning);
             return;
         }
         let status = rejected_status(pod, reason, message, self.executor.clock.now());

@@ -11,6 +11,7 @@ use rubelet_cri::observe::RelistEntry;
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_runtime::orphan_pod;
 use rubelet_pod_sources::MirrorPods;
+use rubelet_pod_status::decide_earlier_status;
 use rubelet_pod_workers::{PodPort, PodWorkers};
 use rubelet_sync_loop::{PodSync, SyncHandler};
 use rubelet_types::{
@@ -213,19 +214,23 @@ impl KubeletHandler {
 
     /// What an earlier run of the kubelet last said of the pod goes on: nothing about a running
     /// pod changes because its kubelet was started again. The API server knows it of its pods, and
-    /// of static pods it was kept, or, if another kubelet had the node, is in their mirrors.
+    /// of static pods it was kept, or, if another kubelet had the node since, is in their mirrors.
     async fn carry_over(
         &self,
         pod: &Pod,
         reference: &PodRef,
     ) -> Option<k8s_openapi::api::core::v1::PodStatus> {
         let status = if is_static_pod(pod) {
-            match (self.executor.status_store.load(&reference.uid).await, &self.earlier_mirrors) {
-                (Some(kept), _) => kept,
-                (None, Some(mirrors)) if self.pleg.pods().contains_key(&reference.uid) => {
-                    mirrors.status(reference).await?
+            let kept = self.executor.status_store.load(&reference.uid).await;
+            let mirrored = match &self.earlier_mirrors {
+                Some(mirrors) if self.pleg.pods().contains_key(&reference.uid) => {
+                    mirrors.status(reference).await
                 }
-                _ => return None,
+                _ => None,
+            };
+            match (kept, mirrored) {
+                (Some(kept), Some(mirrored)) => decide_earlier_status(kept, mirrored),
+                (kept, mirrored) => kept.or(mirrored)?,
             }
         } else {
             pod.status.clone()?

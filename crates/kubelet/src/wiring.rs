@@ -286,7 +286,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let config = &effective.config;
     let (runtime_state, runtime_state_rx) = watch::channel(RuntimeState::default());
     let http = ContainerClient::new(KUBERNETES_MINOR);
-    let gates = rubelet_pod_status::Gates::default();
+    let gates = settings::reports(&effective.gates);
     let (statuses, status_changes) = StatusManager::new(clock.clone(), gates);
     let status_store = PodStatusStore::new(&paths, tokio::runtime::Handle::current());
     let (probes, probe_updates) = ProbeManager::new(
@@ -341,6 +341,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
                 paths: paths.clone(),
                 allocatable_memory: allocatable_memory(&parts.container_manager),
                 operations_at_once: parts.concurrent_starts,
+                sync_frequency: config.sync_frequency.as_duration(),
             },
             parts.mounts,
             events.clone(),

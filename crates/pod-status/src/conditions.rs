@@ -10,7 +10,7 @@ const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
 const INITIALIZED: &str = "Initialized";
 const POD_SCHEDULED: &str = "PodScheduled";
-const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
+pub(crate) const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
