@@ -264,9 +264,17 @@ impl Reader {
             Err(error) => return Err(self.open_error(error)),
         };
         let known = self.generation.stamp.or(self.generation.rotated_before);
-        let later = self.later_than(known)?;
+        let all = self.directory.generations().map_err(|source| self.open_error(source))?;
+        // One that still stands under the name it was opened by is none of the later ones, even if
+        // these ended within the same tick of the kernel's clock.
+        let stands = self
+            .generation
+            .stamp
+            .is_some_and(|stamp| all.iter().any(|rotated| rotated.stamp == stamp));
+        let later: Vec<Rotated> =
+            all.into_iter().filter(|rotated| Some(rotated.stamp) > known).collect();
         let first_form = match (later.first(), &own) {
-            (Some(first), Some(own)) => self.is_own(first, own)?,
+            (Some(first), Some(own)) if !stands => self.is_own(first, own)?,
             _ => None,
         };
         let log = self.directory.log();
@@ -284,11 +292,6 @@ impl Reader {
             return Ok(None);
         }
         Ok(Some(Successor::of(own_name, later.first().copied())))
-    }
-
-    fn later_than(&self, stamp: Option<Stamp>) -> Result<Vec<Rotated>, LogError> {
-        let all = self.directory.generations().map_err(|source| self.open_error(source))?;
-        Ok(all.into_iter().filter(|rotated| Some(rotated.stamp) > stamp).collect())
     }
 
     /// The form in which the file that is read was rotated to `rotated`, if it was. A compressed file
