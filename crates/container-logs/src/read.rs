@@ -51,16 +51,21 @@ pub(crate) struct Successor {
 }
 
 impl Successor {
-    fn of(own_name: Option<OsString>, rotated: Option<Rotated>) -> Self {
+    /// `newest` is the last one that was rotated.
+    fn of(own_name: Option<OsString>, rotated: Option<Rotated>, newest: Option<Stamp>) -> Self {
         let is_settled = own_name.is_none() || rotated.is_some();
-        Self { own_name, is_settled, next: rotated.map_or(Next::Current, Next::Rotated) }
+        let next = rotated.map_or(Next::Current { after: newest }, Next::Rotated);
+        Self { own_name, is_settled, next }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Rotated(Rotated),
-    Current,
+    /// The log that was begun after that one was rotated.
+    Current {
+        after: Option<Stamp>,
+    },
 }
 
 /// A file that is being read.
@@ -271,6 +276,7 @@ impl Reader {
             .generation
             .stamp
             .is_some_and(|stamp| all.iter().any(|rotated| rotated.stamp == stamp));
+        let newest = all.last().map(|rotated| rotated.stamp);
         let later: Vec<Rotated> =
             all.into_iter().filter(|rotated| Some(rotated.stamp) > known).collect();
         let first_form = match (later.first(), &own) {
@@ -291,7 +297,7 @@ impl Reader {
         if later.is_empty() && !is_written {
             return Ok(None);
         }
-        Ok(Some(Successor::of(own_name, later.first().copied())))
+        Ok(Some(Successor::of(own_name, later.first().copied(), newest)))
     }
 
     /// The form in which the file that is read was rotated to `rotated`, if it was. A compressed file
@@ -314,11 +320,15 @@ impl Reader {
     /// again.
     pub(crate) fn advance(&mut self, to: &Successor) -> Result<bool, LogError> {
         let opened = match to.next {
-            Next::Current => open_current(&self.directory),
+            Next::Current { .. } => open_current(&self.directory),
             Next::Rotated(rotated) => open_rotated(&self.directory, rotated),
         };
         self.generation = match opened {
-            Ok(generation) => generation,
+            Ok(generation) => match to.next {
+                // What followed was rotated itself, and this is the one after it.
+                Next::Current { after } if after != generation.rotated_before => return Ok(false),
+                _ => generation,
+            },
             Err(LogError::Open { source, .. }) if source.is_not_found() => return Ok(false),
             Err(error) => return Err(error),
         };
