@@ -80,6 +80,22 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_as_configured() {
+        let configuration = KubeletConfiguration {
+            kube_api_qps: 7,
+            kube_api_burst: 8,
+            event_record_qps: 9,
+            event_burst: 11,
+            node_status_update_frequency: GoDuration::from_secs(3),
+            ..KubeletConfiguration::default()
+        };
+        let options = ApiServerOptions::from_configuration(&configuration, "");
+        assert_eq!(options.general, Some(RateLimit { qps: 7.0, burst: 8 }));
+        assert_eq!(options.events, Some(RateLimit { qps: 9.0, burst: 11 }));
+        assert_eq!(options.heartbeat_timeout, Duration::from_secs(3));
+    }
+
+    #[test]
     fn nothing_means_unlimited_for_events_and_client_gos_default_for_the_rest() {
         let configuration = KubeletConfiguration {
             kube_api_qps: 0,

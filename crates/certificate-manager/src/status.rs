@@ -10,8 +10,18 @@ use crate::certificate::LeafCertificate;
 use crate::schedule::ServerAnswer;
 
 /// Upper bounds, in seconds, of the classes in which the ages of replaced certificates are counted.
-pub const ROTATION_AGE_BOUNDS: [u64; 10] =
-    [60, 3_600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000, 124_416_000];
+pub const ROTATION_AGE_BOUNDS: [f64; 10] = [
+    60.0,
+    3_600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+];
 
 /// A certificate that its manager keeps up to date. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,9 +49,6 @@ pub struct RotationAges {
 impl RotationAges {
     fn observe(&mut self, seconds: f64) {
         for (counted, bound) in self.at_most.iter_mut().zip(ROTATION_AGE_BOUNDS) {
-            // The bounds are far below 2^53.
-            #[allow(clippy::cast_precision_loss)]
-            let bound = bound as f64;
             *counted += u64::from(seconds <= bound);
         }
         self.count += 1;

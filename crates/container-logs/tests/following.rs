@@ -406,3 +406,67 @@ async fn a_log_that_somebody_emptied_is_followed_from_its_beginning() {
     runtime.stop();
     assert_eq!(text(stream).await, "10\n");
 }
+
+/// A runtime that reopens a log when it is let.
+#[derive(Clone, Default)]
+struct Slow {
+    asked: Arc<AtomicU32>,
+    lets: Arc<tokio::sync::Notify>,
+}
+
+impl LogRuntime for Slow {
+    async fn log_path(&self, _: &ContainerId) -> Result<PathBuf, CriError> {
+        Err(CriError::new(Rpc::ContainerStatus, CriErrorKind::NotFound, "not found"))
+    }
+
+    async fn is_running(&self, _: &ContainerId) -> bool {
+        true
+    }
+
+    async fn reopen(&self, _: &ContainerId) -> Result<(), CriError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.lets.notified().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn as_many_logs_are_rotated_at_once_as_is_configured() {
+    let root = tempfile::tempdir().unwrap();
+    let running: Vec<RunningContainer> = (0..5)
+        .map(|number| {
+            let dir = root.path().join(format!("ns_pod_uid/{number}"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("0.log"), line("something")).unwrap();
+            RunningContainer { id: id(), log: dir.join("0.log") }
+        })
+        .collect();
+    let runtime = Slow::default();
+    let policy =
+        RotationPolicy { max_size: 1, max_files: 2, workers: 2, interval: Duration::from_secs(10) };
+    let rotation = LogRotation::new(
+        root.path().to_owned(),
+        runtime.clone(),
+        policy,
+        Clock::system(),
+        TimeZone::UTC,
+    );
+    let mut round = tokio::spawn(async move { rotation.look_after(running).await });
+    let asked = |count: u32| {
+        let asked = runtime.asked.clone();
+        timeout(PATIENCE, async move {
+            while asked.load(Ordering::SeqCst) < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+    };
+    asked(2).await.unwrap();
+    // The third begins when one of them has ended, and not before.
+    for count in 3..=5 {
+        assert_eq!(runtime.asked.load(Ordering::SeqCst), count - 1);
+        runtime.lets.notify_one();
+        asked(count).await.unwrap();
+    }
+    runtime.lets.notify_waiters();
+    timeout(PATIENCE, &mut round).await.unwrap().unwrap();
+}

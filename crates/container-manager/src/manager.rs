@@ -11,6 +11,7 @@ use rubelet_node_resources::{
     QosReservation, SwapBehavior, check_reservations, compute_container_resources,
     compute_eviction_reservation, compute_node_reservation, compute_overhead_resources,
     compute_qos_cgroup_values, compute_reserved_cgroup_values, compute_sandbox_resources,
+    container_swap_behavior,
 };
 use rubelet_types::{EventObject, EventRecorder, ResourceAmounts, error_chain};
 use tokio::sync::Mutex;
@@ -366,6 +367,19 @@ impl ContainerManager {
     ) -> Result<LinuxResources, ContainerManagerError> {
         let rules = &self.started()?.container_rules;
         Ok(compute_container_resources(pod, container, has_exclusive_cpus, rules))
+    }
+
+    /// Whether `container` may use swap.
+    ///
+    /// # Errors
+    /// Before the start.
+    pub fn may_swap(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<bool, ContainerManagerError> {
+        let rules = &self.started()?.container_rules;
+        Ok(container_swap_behavior(pod, container, rules) != SwapBehavior::NoSwap)
     }
 
     /// Resources of the pod without its overhead, a hint for the runtime about the sandbox.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_linux::cgroup::CgroupError;
-use rubelet_node_resources::{CgroupName, CgroupValues, MIN_CPU_SHARES, compute_pod_cgroup_values};
+use rubelet_node_resources::{
+    CgroupName, CgroupValues, MIN_CPU_SHARES, PodCgroupRules, compute_pod_cgroup_values,
+};
 use rubelet_types::{PodUid, QosClass, error_chain, pod_qos_class, pod_ref};
 
 use crate::manager::{ContainerManager, ContainerManagerError, PodCgroup, Started};
@@ -48,18 +50,43 @@ impl ContainerManager {
         Ok(PodCgroup { existed: false })
     }
 
-    /// Gives the existing cgroup of the pod the values that follow from its spec, after a resize.
+    /// What the values of pods' cgroups follow from, beside the pods.
+    ///
+    /// # Errors
+    /// Before the start.
+    pub fn pod_cgroup_rules(&self) -> Result<&PodCgroupRules, ContainerManagerError> {
+        Ok(&self.started()?.pod_rules)
+    }
+
+    /// Gives the existing cgroup of the pod these values, and leaves all others.
     ///
     /// # Errors
     /// When it does not exist or the kernel refuses.
-    pub async fn update_pod_cgroup(&self, pod: &Pod) -> Result<(), ContainerManagerError> {
+    pub async fn set_pod_cgroup_values(
+        &self,
+        pod: &Pod,
+        values: &CgroupValues,
+    ) -> Result<(), ContainerManagerError> {
         let started = self.started()?;
         if !self.settings.cgroups_per_qos {
             return Ok(());
         }
         let name = pod_cgroup_name(started, pod)?;
-        let values = compute_pod_cgroup_values(pod, &started.pod_rules);
-        started.tree.update(&name, &values).await.map_err(failed("update", &name))
+        started.tree.update(&name, values).await.map_err(failed("update", &name))
+    }
+
+    /// Memory that the pod uses, in bytes; none where pods have no cgroups.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn pod_memory_usage(&self, pod: &Pod) -> Result<Option<u64>, ContainerManagerError> {
+        let started = self.started()?;
+        if !self.settings.cgroups_per_qos {
+            return Ok(None);
+        }
+        let name = pod_cgroup_name(started, pod)?;
+        let usage = started.tree.memory_usage(&name).await;
+        usage.map(Some).map_err(failed("read the memory usage of", &name))
     }
 
     /// The pod has a cgroup of its present quality of service class. When it has none although

@@ -110,6 +110,11 @@ pub enum SetupWarning {
 }
 
 impl SetupWarning {
+    /// What has to be known of a node that swaps.
+    pub(crate) fn of_swap(can_keep_tmpfs_out: bool) -> Option<Self> {
+        (!can_keep_tmpfs_out).then_some(Self::MemoryBackedVolumesMaySwap)
+    }
+
     /// Reason of the event on the node.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -161,9 +166,7 @@ pub(crate) fn check_machine(
         if settings.fail_swap_on {
             return Err(SetupError::SwapOn(swaps.into_iter().map(|swap| swap.path).collect()));
         }
-        if !tmpfs_noswap_supported() {
-            warnings.push(SetupWarning::MemoryBackedVolumesMaySwap);
-        }
+        warnings.extend(SetupWarning::of_swap(tmpfs_noswap_supported()));
     }
     if settings.cgroups_per_qos {
         if settings.cgroup_root.is_empty() {

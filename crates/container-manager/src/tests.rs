@@ -320,7 +320,7 @@ async fn pods_come_and_go() {
     assert_eq!(second.list_pod_cgroups().await.unwrap(), all);
     assert_eq!(second.ensure_pod_cgroup(&pods[0]).await.unwrap(), PodCgroup { existed: true });
     assert_eq!(root.read("cpu", "kubepods/pod1-a/cpu.shares"), "300");
-    second.update_pod_cgroup(&pods[0]).await.unwrap();
+    set_all_values(&second, &pods[0]).await;
     assert_eq!(root.read("cpu", "kubepods/pod1-a/cpu.shares"), "512");
 
     for uid in all {
@@ -564,7 +564,10 @@ async fn the_same_on_v2() {
     assert_eq!(machine.read("cgroup/kubepods/besteffort/cpu.weight"), "1");
     manager.update_qos_cgroups([&burstable("b")]).await.unwrap();
     assert_eq!(machine.read("cgroup/kubepods/burstable/cpu.weight"), "39");
-    manager.update_pod_cgroup(&guaranteed("a")).await.unwrap();
+    set_all_values(&manager, &guaranteed("a")).await;
+    machine.write("cgroup/kubepods/poda/memory.current", "4096");
+    let usage = manager.pod_memory_usage(&guaranteed("a")).await.unwrap();
+    assert_eq!(usage, Some(4096));
     assert_eq!(machine.read("cgroup/kubepods/poda/cpu.max"), "50000 100000");
     assert_eq!(manager.list_pod_cgroups().await.unwrap(), BTreeSet::from([PodUid::from("a")]));
 
@@ -589,8 +592,14 @@ async fn memory_is_reserved_for_better_classes() {
     manager.update_qos_cgroups([&wants("a", "2Gi")]).await.unwrap();
     assert_eq!(machine.read("cgroup/kubepods/burstable/memory.max"), (6u64 << 30).to_string());
     assert_eq!(machine.read("cgroup/kubepods/memory.min"), (2u64 << 30).to_string());
-    manager.update_pod_cgroup(&wants("a", "2Gi")).await.unwrap();
+    set_all_values(&manager, &wants("a", "2Gi")).await;
     assert_eq!(machine.read("cgroup/kubepods/poda/memory.min"), (2u64 << 30).to_string());
+}
+
+async fn set_all_values(manager: &ContainerManager, pod: &Pod) {
+    let rules = manager.pod_cgroup_rules().unwrap();
+    let values = rubelet_node_resources::compute_pod_cgroup_values(pod, rules);
+    manager.set_pod_cgroup_values(pod, &values).await.unwrap();
 }
 
 async fn refusal(machine: &Machine, settings: ContainerManagerSettings) -> String {
@@ -641,6 +650,39 @@ async fn unfit_machines_and_configurations_are_refused() {
         ..ContainerManagerSettings::default()
     };
     assert!(refusal(&machine, greedy).await.contains("Expected capacity >= reservation"));
+}
+
+#[test]
+fn who_cannot_keep_memory_out_of_swap_says_so() {
+    assert_eq!(SetupWarning::of_swap(true), None);
+    let machine = Machine::with_fake_v2(&V2_DIRECTORIES);
+    let events = Arc::clone(&machine.events);
+    let recorder = EventRecorder::new(move |event| {
+        events.lock().unwrap().push(format!("{} {}", event.reason, event.message));
+    });
+    SetupWarning::of_swap(false).unwrap().record(&recorder);
+    assert_eq!(
+        machine.events(),
+        ["PossibleMemoryBackedVolumesOnDisk The tmpfs noswap option is not supported. \
+          Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should \
+          no longer be considered secure."]
+    );
+}
+
+/// Swap that is no longer forbidden is no obstacle, and by default pods get none of it.
+#[tokio::test]
+async fn a_node_may_swap_where_that_is_allowed() {
+    let machine = Machine::with_fake_v2(&V2_DIRECTORIES);
+    machine.write("proc/swaps", "Filename Type Size Used Priority\n/swap.img file 8 0 -2\n");
+    let manager = machine.manager(ContainerManagerSettings {
+        fail_swap_on: false,
+        ..ContainerManagerSettings::default()
+    });
+    manager.start().await.unwrap();
+    let pod = pod("b", json!({"memory": "4Gi"}), json!({}));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let resources = manager.container_resources(&pod, container, false).unwrap();
+    assert_eq!(resources.unified["memory.swap.max"], "0");
 }
 
 #[tokio::test]

@@ -54,19 +54,7 @@ impl KubeletLogs {
         if find_container(&pod, &container).is_none() {
             return Err(ContainerLogsError::NoContainer { container, pod: pod_name });
         }
-        let streams = match options.stream {
-            Some(stream) if stream != LogStream::All && !self.split_streams => {
-                let text = format!(
-                    "unable to return the given log stream: {:?}. Please enable \
-                     PodLogsQuerySplitStreams feature gate in kubelet",
-                    stream.name()
-                );
-                return Err(ContainerLogsError::NoLog(text));
-            }
-            None | Some(LogStream::All) => Streams::All,
-            Some(LogStream::Stdout) => Streams::Stdout,
-            Some(LogStream::Stderr) => Streams::Stderr,
-        };
+        let streams = wanted_streams(options.stream, self.split_streams)?;
         let known = self.statuses.status(&pod_ref(&pod).uid);
         // Before the first decision about it, there is what the API server knows.
         let status = known.as_ref().map(|known| &known.status).or(pod.status.as_ref());
@@ -199,6 +187,23 @@ pub(crate) fn running_containers(pods: &RelistByPod, paths: &NodePaths) -> Vec<R
     pods.values().flat_map(of_pod).collect()
 }
 
+/// One stream alone may be asked for where the gate `PodLogsQuerySplitStreams` is on.
+fn wanted_streams(
+    asked: Option<LogStream>,
+    may_be_split: bool,
+) -> Result<Streams, ContainerLogsError> {
+    match asked {
+        None | Some(LogStream::All) => Ok(Streams::All),
+        Some(stream) if !may_be_split => Err(ContainerLogsError::NoLog(format!(
+            "unable to return the given log stream: {:?}. Please enable PodLogsQuerySplitStreams \
+             feature gate in kubelet",
+            stream.name()
+        ))),
+        Some(LogStream::Stdout) => Ok(Streams::Stdout),
+        Some(LogStream::Stderr) => Ok(Streams::Stderr),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -211,6 +216,24 @@ mod tests {
         let status = json!({ "containerStatuses": [status] });
         let status: PodStatus = serde_json::from_value(status).unwrap();
         choose_instance(&status, "p", "c", previous).map(str::to_owned)
+    }
+
+    #[test]
+    fn one_stream_alone_is_behind_a_gate() {
+        let all = [None, Some(LogStream::All), Some(LogStream::Stdout), Some(LogStream::Stderr)];
+        let split = all.map(|asked| wanted_streams(asked, true).unwrap());
+        assert_eq!(split, [Streams::All, Streams::All, Streams::Stdout, Streams::Stderr]);
+        for asked in &all[..2] {
+            assert_eq!(wanted_streams(*asked, false).unwrap(), Streams::All);
+        }
+        for asked in &all[2..] {
+            let ContainerLogsError::NoLog(text) = wanted_streams(*asked, false).unwrap_err() else {
+                panic!("another error");
+            };
+            assert!(
+                text.ends_with("Please enable PodLogsQuerySplitStreams feature gate in kubelet")
+            );
+        }
     }
 
     #[test]

@@ -6,11 +6,10 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use rubelet_apiserver::{ApiServer, ApiServerOptions, KubeConfig, ProxyEnvironment};
 use rubelet_certificate_manager::{
-    ClientCertificateManager, ClientCertificateMetrics, ClientCredentials, PairFiles,
-    ServingCertificateManager, ServingCertificateMetrics, ServingCertificateSettings,
-    ServingRotationPort,
+    ClientCertificateManager, ClientCertificateMetrics, ClientCredentials,
+    ServingCertificateManager, ServingCertificateMetrics, ServingRotationPort,
 };
-use rubelet_config::{Effective, Gate};
+use rubelet_config::Effective;
 use rubelet_node_status::NodeHandle;
 use rubelet_server::TlsReload;
 use rubelet_types::Clock;
@@ -18,6 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
+use crate::settings;
 use crate::version::user_agent;
 
 /// The API server, and what keeps this kubelet known there.
@@ -116,18 +116,7 @@ impl SignedServing {
         clock: &Clock,
         (api, node): (ApiServer, NodeHandle),
     ) -> anyhow::Result<Self> {
-        let config = &effective.config;
-        let given = (!config.tls_cert_file.is_empty() && !config.tls_private_key_file.is_empty())
-            .then(|| PairFiles {
-                certificate: PathBuf::from(&config.tls_cert_file),
-                key: PathBuf::from(&config.tls_private_key_file),
-            });
-        let settings = ServingCertificateSettings {
-            directory: effective.options.cert_dir.clone(),
-            node_name: node_name.to_owned(),
-            given,
-            dns_only: effective.gates.enabled(Gate::AllowDNSOnlyNodeCSR),
-        };
+        let settings = settings::serving_certificate(effective, node_name);
         let clock = clock.clone();
         let open = move || ServingCertificateManager::open(settings, clock);
         let manager = tokio::task::spawn_blocking(open)

@@ -10,15 +10,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use rubelet_allocation_manager::AllocationManager;
 use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_container_manager::ContainerManager;
+use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_image_manager::{ImageManager, PullCredentials};
 use rubelet_pleg::PodInspector;
 use rubelet_pod_lifecycle::{
-    Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, Stage,
-    StopCause,
+    Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, ResizeDue,
+    Stage, StopCause,
 };
 use rubelet_pod_runtime::{
     ContainerAllocation, ContainerToStart, EnvironmentFacts, EnvironmentFiles, PodRuntime,
@@ -45,6 +46,7 @@ use crate::metrics::PodMetrics;
 use crate::mounts::{ReadyVolumes, prepare_devices, prepare_mounts};
 use crate::node::HostIps;
 use crate::pods::{DesiredPods, Standing};
+use crate::resize::{ResizeMetrics, ResizeProgress, ResizeTriggers, Trigger};
 use crate::runtime_classes::known_runtime_handler;
 use crate::runtime_state::RuntimeState;
 
@@ -115,6 +117,10 @@ pub(crate) struct Executor {
     pub(crate) clock: Clock,
     pub(crate) memory: Mutex<HashMap<PodUid, PodMemoryEntry>>,
     pub(crate) metrics: Arc<PodMetrics>,
+    pub(crate) allocations: Arc<AllocationManager>,
+    pub(crate) resizes: ResizeProgress,
+    pub(crate) resize_triggers: ResizeTriggers,
+    pub(crate) resize_metrics: Arc<ResizeMetrics>,
 }
 
 /// Opaque to the start: see [`PodMemory`].
@@ -172,6 +178,7 @@ impl PodPort for Executor {
             Action::RemoveContainer { id, keep_log, .. } => outcome(
                 self.runtime.remove_container(&order.pod_ref, &order.snapshot, &id, keep_log).await,
             ),
+            Action::ResizePod => Box::pin(self.resize_pod(&order)).await,
             Action::ReleasePod => self.release(&order).await,
             Action::RemovePod => outcome(self.runtime.remove_pod(&order.pod_ref).await),
         }
@@ -195,13 +202,20 @@ impl PodPort for Executor {
         self.probes.result(pod, container, id, kind)
     }
 
+    fn resize_due(&self, pod: &Arc<Pod>) -> Option<ResizeDue> {
+        self.compute_resize_due(pod)
+    }
+
     fn report(&self, report: &PodReport<'_>) {
         self.tell(report);
         if report.is_orphan {
             return;
         }
         let is_over = matches!(report.stage, Stage::Terminated { .. } | Stage::Finished { .. });
-        self.desired.set_over(&report.pod_ref.uid, is_over);
+        if self.desired.set_over(&report.pod_ref.uid, is_over) && is_over {
+            self.resize_triggers.pull(Trigger::PodTerminated);
+        }
+        self.follow_resize(report);
         if report.stage.is_stopping() {
             self.volumes.stop_updates(&report.pod_ref.uid);
         } else {
@@ -226,6 +240,7 @@ impl PodPort for Executor {
         if let Some(objects) = &self.pod_objects {
             objects.forget(&pod.uid);
         }
+        self.forget_resize(&pod.uid);
         self.memory().remove(&pod.uid);
         self.statuses.remove(&pod.uid);
         self.status_store.forget(&pod.uid);
@@ -282,26 +297,26 @@ impl Executor {
             objects.register(&order.pod);
         }
         let object = EventObject::Pod(order.pod_ref.clone());
-        // The tier that the pod belongs to weighs what its pods ask for, this one now among them.
-        let active = self.active_pods();
-        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
-        if let Err(error) = tiers.await {
-            tracing::warn!(pod = %order.pod_ref, error = &error as &dyn std::error::Error,
-                "QoS cgroups not updated");
-        }
-        if let Err(error) = self.container_manager.ensure_pod_cgroup(&order.pod).await {
-            let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
-            self.events.warning(object, "FailedCreatePodContainer", message.clone());
-            return failure_of("", message, None);
-        }
         if let Err(error) = self.make_pod_dirs(&order.pod_ref.uid).await {
             let message = format!("error making pod data directories: {error}");
             self.events.warning(object, "Failed", message.clone());
             return failure_of("", message, None);
         }
-        let ready = self.volumes.wait_for_pod_volumes(&order.pod);
-        let Some(ready) = cancel.run_until_cancelled(ready).await else {
-            return ActionOutcome::Cancelled;
+        // Neither needs the other, and both take a while: one has a directory made in each
+        // hierarchy, one waits for the API server. What is made is made to its end.
+        let volumes = async {
+            let ready = self.volumes.wait_for_pod_volumes(&order.pod);
+            Ok(cancel.run_until_cancelled(ready).await)
+        };
+        let ready = match tokio::try_join!(self.ensure_cgroups(&order.pod), volumes) {
+            Ok(((), Some(ready))) => ready,
+            Ok(((), None)) => return ActionOutcome::Cancelled,
+            Err(error) => {
+                let message =
+                    format!("unable to ensure pod container exists: {}", error_chain(&error));
+                self.events.warning(object, "FailedCreatePodContainer", message.clone());
+                return failure_of("", message, None);
+            }
         };
         match ready {
             Ok(volumes) => {
@@ -317,6 +332,18 @@ impl Executor {
                 failure_of("", error.to_string(), retry_at)
             }
         }
+    }
+
+    /// The pod's cgroup, and those of the tiers, which weigh what their pods ask for, this one now
+    /// among them.
+    async fn ensure_cgroups(&self, pod: &Pod) -> Result<(), ContainerManagerError> {
+        let active = self.active_pods();
+        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
+        if let Err(error) = tiers.await {
+            tracing::warn!(pod = %rubelet_types::pod_ref(pod), error = &error as &dyn std::error::Error,
+                "QoS cgroups not updated");
+        }
+        self.container_manager.ensure_pod_cgroup(pod).await.map(drop)
     }
 
     async fn make_pod_dirs(&self, uid: &PodUid) -> Result<(), String> {
@@ -491,6 +518,7 @@ impl Executor {
             api_objects: objects,
             allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
+        self.allocations.creating(pod, &spec.container.name).await;
         let started = self.runtime.start_container(pod, to_start, cancel).await;
         let cannot_mount = started.as_ref().is_err_and(|failure| {
             failure.reason == reasons::CREATE_CONTAINER_ERROR
@@ -641,6 +669,11 @@ impl Executor {
         input.start_failures = &start_failures;
         input.starting = &starting;
         input.vanished = &vanished;
+        let resize_conditions = self.resizes.conditions(uid);
+        input.resize_conditions = &resize_conditions;
+        let pod_cgroup = self.pod_cgroup_in_force(report.pod);
+        input.pod_cgroup = pod_cgroup.as_ref();
+        input.granted_is_in_force = pod_cgroup.is_none();
         input.gates = self.gates;
         input.restarting_all = report.restarting_all;
         let cause = match report.stage {

@@ -1,13 +1,15 @@
 //! Lets pods in: asks the admission handlers, makes room for critical pods, and hands what was let in
 //! to the workers.
 //!
-//! Nothing here holds up the sync loop. A pod that has to wait, for others to end or for the Node
+//! Nothing here holds up the sync loop, but for the saving of a resize that is granted. A pod that has to wait, for others to end or for the Node
 //! object to be read anew, waits in a task of its own; what it asks for is kept for it meanwhile.
+
+mod resize;
 
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,8 +18,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_lifecycle::{Disruption, StopCause};
 use rubelet_pod_status::rejected_status;
-use rubelet_pod_workers::PodWorkers;
+use rubelet_pod_workers::{Beginning, PodWorkers};
 use rubelet_types::{EventObject, PodUid, error_chain, is_terminal_phase, pod_ref};
+use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::admission::{AdmissionFacts, Rejection, Verdict, decide_admission};
 use crate::executor::Executor;
@@ -64,7 +67,10 @@ pub(crate) struct PodAdmission {
     pleg: PlegHandle,
     node: Arc<dyn NodeObject>,
     allowed_unsafe_sysctls: Vec<String>,
-    /// Pods that are being stopped to make room. Held while something is decided.
+    /// All sources have told their pods.
+    sources_ready: watch::Receiver<bool>,
+    /// Pods that are being stopped to make room. Held while something is decided, and while that is
+    /// saved.
     leaving: Mutex<HashSet<PodUid>>,
 }
 
@@ -98,29 +104,44 @@ impl PodAdmission {
         pleg: PlegHandle,
         node: Arc<dyn NodeObject>,
         allowed_unsafe_sysctls: Vec<String>,
+        sources_ready: watch::Receiver<bool>,
     ) -> Self {
         let leaving = Mutex::default();
-        Self { executor, workers, desired, pleg, node, allowed_unsafe_sysctls, leaving }
+        Self {
+            executor,
+            workers,
+            desired,
+            pleg,
+            node,
+            allowed_unsafe_sysctls,
+            sources_ready,
+            leaving,
+        }
     }
 
-    fn deciding(&self) -> MutexGuard<'_, HashSet<PodUid>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn deciding(&self) -> MutexGuard<'_, HashSet<PodUid>> {
+        self.leaving.lock().await
     }
 
     /// A source lists the pod for the first time. Answers what is left to do, to be run as a task.
     /// `started_at` is the start time of an earlier status.
-    pub(crate) fn added(
+    pub(crate) async fn added(
         self: &Arc<Self>,
         pod: &Arc<Pod>,
         started_at: Option<Timestamp>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let uid = pod_ref(pod).uid;
-        let mut leaving = self.deciding();
+        let mut leaving = self.deciding().await;
         self.desired.set(pod);
         if self.workers.knows(&uid) {
             self.desired.set_standing(&uid, Standing::Admitted);
-            self.workers.add(pod.clone(), None, None);
+            self.workers.update(pod.clone());
             return None;
+        }
+        let granted = self.executor.allocations.claim(pod);
+        let wants_others = granted.is_some();
+        if let Some(granted) = granted {
+            self.desired.set_granted(&uid, granted);
         }
         if self.was_refused(pod) {
             self.desired.set_standing(&uid, Standing::Refused);
@@ -134,6 +155,11 @@ impl PodAdmission {
             self.start(pod, started_at, Some(cause));
             return None;
         }
+        self.executor.resizes.take_over(&uid, pod);
+        if !wants_others {
+            // It wants again what it has, since a kubelet last looked.
+            self.executor.resizes.clear_pending(&uid);
+        }
         let node = self.node.last_seen();
         match self.decide(&mut leaving, &uid, &node, started_at, true) {
             Next::Settled => None,
@@ -142,12 +168,16 @@ impl PodAdmission {
     }
 
     /// The source of a known pod has a new version of it.
-    pub(crate) fn updated(&self, pod: &Arc<Pod>) {
+    pub(crate) async fn updated(&self, pod: &Arc<Pod>) {
         let uid = pod_ref(pod).uid;
-        let _deciding = self.deciding();
+        let mut leaving = self.deciding().await;
+        let before = self.desired.get(&uid).map(|(before, _)| before);
         self.desired.set(pod);
         if self.workers.knows(&uid) {
-            self.workers.update(pod.clone());
+            if let Some(before) = before {
+                self.note_resize(&mut leaving, &before, pod).await;
+            }
+            self.workers.update(self.desired.granted(&uid).unwrap_or_else(|| pod.clone()));
             return;
         }
         let standing = self.desired.get(&uid).map(|(_, standing)| standing);
@@ -164,8 +194,8 @@ impl PodAdmission {
     }
 
     /// No source lists the pod any more.
-    pub(crate) fn removed(&self, uid: &PodUid) {
-        let _deciding = self.deciding();
+    pub(crate) async fn removed(&self, uid: &PodUid) {
+        let _deciding = self.deciding().await;
         self.desired.remove(uid);
         self.workers.remove(uid);
     }
@@ -198,8 +228,13 @@ impl PodAdmission {
     }
 
     fn start(&self, pod: &Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
-        self.desired.set_standing(&pod_ref(pod).uid, Standing::Admitted);
-        self.workers.add(pod.clone(), started_at, end);
+        let uid = pod_ref(pod).uid;
+        self.desired.set_standing(&uid, Standing::Admitted);
+        self.executor.allocations.let_in(&uid);
+        let granted = self.desired.granted(&uid).unwrap_or_else(|| pod.clone());
+        // Nobody but this kubelet starts anything of a pod, and no worker of it has done so.
+        let holds_nothing = !self.pleg.pods().contains_key(&uid);
+        self.workers.add(granted, Beginning { started_at, end, holds_nothing });
     }
 
     fn decide(
@@ -211,7 +246,9 @@ impl PodAdmission {
         may_read_node: bool,
     ) -> Next {
         // It may have left, or ended, while it waited.
-        let Some((pod, Standing::Undecided)) = self.desired.get(uid) else { return Next::Settled };
+        let Some((_, Standing::Undecided)) = self.desired.get(uid) else { return Next::Settled };
+        // What an earlier kubelet granted it holds, whatever it wants since.
+        let Some(pod) = self.desired.granted(uid) else { return Next::Settled };
         let verdict = self.verdict(leaving, &pod, node).unwrap_or_else(Verdict::Rejected);
         match verdict {
             Verdict::Admitted => self.start(&pod, started_at, None),
@@ -236,6 +273,17 @@ impl PodAdmission {
         pod: &Pod,
         node: &Node,
     ) -> Result<Verdict, Rejection> {
+        self.with_facts(leaving, pod, node, |facts| decide_admission(pod, facts))
+    }
+
+    /// Decides with the facts of this moment.
+    fn with_facts<T>(
+        &self,
+        leaving: &HashSet<PodUid>,
+        pod: &Pod,
+        node: &Node,
+        decide: impl FnOnce(&AdmissionFacts<'_>) -> T,
+    ) -> Result<T, Rejection> {
         let manager = &self.executor.container_manager;
         let allocatable =
             manager.allocatable().map_err(|error| Rejection::unexpected(error_chain(&error)))?;
@@ -252,19 +300,16 @@ impl PodAdmission {
             active.push(other);
         }
         let can = self.executor.runtime_state.borrow().features();
-        Ok(decide_admission(
-            pod,
-            &AdmissionFacts {
-                active: &active,
-                leaving,
-                expected: &expected,
-                node,
-                allocatable,
-                allowed_unsafe_sysctls: &self.allowed_unsafe_sysctls,
-                apparmor_enabled: apparmor_enabled(),
-                supplemental_groups_policy: can.supplemental_groups_policy,
-            },
-        ))
+        Ok(decide(&AdmissionFacts {
+            active: &active,
+            leaving,
+            expected: &expected,
+            node,
+            allocatable,
+            allowed_unsafe_sysctls: &self.allowed_unsafe_sysctls,
+            apparmor_enabled: apparmor_enabled(),
+            supplemental_groups_policy: can.supplemental_groups_policy,
+        }))
     }
 
     /// Refuses a pod. What the runtime holds of it, because it was let in once, ends with it.
@@ -273,6 +318,7 @@ impl PodAdmission {
         let Rejection { reason, message } = rejection;
         tracing::info!(pod = %reference, reason, message, "Pod rejected");
         self.desired.set_standing(&reference.uid, Standing::Refused);
+        self.executor.forget_resize(&reference.uid);
         self.executor.metrics.rejected(reason);
         self.executor.events.warning(
             EventObject::Pod(reference.clone()),
@@ -285,7 +331,8 @@ impl PodAdmission {
                 message: format!("Pod was rejected: {message}"),
                 condition: None,
             }));
-            self.workers.add(pod.clone(), started_at, Some(end));
+            let beginning = Beginning { started_at, end: Some(end), holds_nothing: false };
+            self.workers.add(pod.clone(), beginning);
             return;
         }
         let status = rejected_status(pod, reason, message, self.executor.clock.now());
@@ -333,7 +380,7 @@ impl PodAdmission {
             Next::ReadNode => {
                 let read = tokio::time::timeout(NODE_READ_LIMIT, self.node.read()).await;
                 let node = read.ok().flatten().unwrap_or_else(|| self.node.last_seen());
-                let mut leaving = self.deciding();
+                let mut leaving = self.deciding().await;
                 self.decide(&mut leaving, &uid, &node, started_at, false)
             }
             next => next,
@@ -344,7 +391,7 @@ impl PodAdmission {
             // The kubelet ends. The next one decides again.
             return;
         }
-        let _deciding = self.deciding();
+        let _deciding = self.deciding().await;
         if let Some((pod, Standing::Expected)) = self.desired.get(&uid) {
             self.start(&pod, started_at, None);
         }
@@ -358,7 +405,7 @@ impl PodAdmission {
         match ended.await {
             Ok(is_ended) => {
                 if is_ended {
-                    self.deciding().remove(&reference.uid);
+                    self.deciding().await.remove(&reference.uid);
                 }
                 is_ended
             }
@@ -372,7 +419,7 @@ impl PodAdmission {
                         "Container runtime did not kill the pod within specified grace period.",
                     );
                 }
-                self.deciding().remove(&reference.uid);
+                self.deciding().await.remove(&reference.uid);
                 true
             }
         }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
+use rubelet_allocation_manager::GrantedPods;
+use rubelet_node_resources::{PodResources, ResizeRules};
 use rubelet_types::{PodFullName, PodUid, is_static_pod, pod_ref};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -25,6 +27,8 @@ pub(crate) enum Standing {
 #[derive(Clone, Debug)]
 struct Desired {
     pod: Arc<Pod>,
+    /// The same with the resources that it was granted, if its source wants others.
+    granted: Option<Arc<Pod>>,
     standing: Standing,
     /// By its worker's word nothing of it runs any more, and nothing will.
     is_over: bool,
@@ -33,21 +37,53 @@ struct Desired {
 }
 
 /// All desired pods by uid. Whoever admits pods writes, everybody may read.
+///
+/// A pod keeps the resources that it was granted when it was let in, whatever its source wants
+/// since, until it is granted those.
 #[derive(Debug, Default)]
-pub(crate) struct DesiredPods(Mutex<HashMap<PodUid, Desired>>);
+pub(crate) struct DesiredPods {
+    pods: Mutex<HashMap<PodUid, Desired>>,
+    rules: ResizeRules,
+}
 
-impl DesiredPods {
-    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Desired>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Desired {
+    fn granted(&self) -> &Arc<Pod> {
+        self.granted.as_ref().unwrap_or(&self.pod)
     }
 
-    /// A source lists the pod, as it is now. A pod that was known keeps its standing.
+    fn is_let_in(&self) -> bool {
+        matches!(self.standing, Standing::Expected | Standing::Admitted)
+    }
+
+    fn update(&mut self, pod: &Arc<Pod>, rules: ResizeRules) {
+        // Who was not let in was granted nothing, unless by an earlier kubelet.
+        let may_differ = self.granted.is_some() || self.is_let_in() && self.pod.spec != pod.spec;
+        if may_differ {
+            let granted = PodResources::of(self.granted(), rules);
+            self.granted = granted.applied_to(pod, rules).map(Arc::new);
+        }
+        self.pod.clone_from(pod);
+    }
+}
+
+impl DesiredPods {
+    pub(crate) fn new(rules: ResizeRules) -> Self {
+        Self { pods: Mutex::default(), rules }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Desired>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A source lists the pod, as it is now. A pod that was known keeps its standing, and what it was
+    /// granted.
     pub(crate) fn set(&self, pod: &Arc<Pod>) {
         self.lock()
             .entry(pod_ref(pod).uid)
-            .and_modify(|desired| desired.pod.clone_from(pod))
+            .and_modify(|desired| desired.update(pod, self.rules))
             .or_insert_with(|| Desired {
                 pod: pod.clone(),
+                granted: None,
                 standing: Standing::default(),
                 is_over: false,
                 seen: Instant::now(),
@@ -97,34 +133,76 @@ impl DesiredPods {
         }
     }
 
-    /// Whether the worker of a pod is past the last container.
-    pub(crate) fn set_over(&self, uid: &PodUid, is_over: bool) {
+    /// The pod with the resources that it was granted.
+    pub(crate) fn granted(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.lock().get(uid).map(|desired| desired.granted().clone())
+    }
+
+    /// An earlier kubelet granted the pod other resources than its source wants.
+    pub(crate) fn set_granted(&self, uid: &PodUid, granted: Pod) {
         if let Some(desired) = self.lock().get_mut(uid) {
-            desired.is_over = is_over;
+            desired.granted = Some(Arc::new(granted));
         }
+    }
+
+    /// The pod is granted what its source wants.
+    pub(crate) fn grant(&self, uid: &PodUid) {
+        if let Some(desired) = self.lock().get_mut(uid) {
+            desired.granted = None;
+        }
+    }
+
+    /// Pods that were let in and want other resources than they were granted: as they are wanted, and
+    /// as they were granted.
+    pub(crate) fn resizes(&self) -> Vec<(Arc<Pod>, Arc<Pod>)> {
+        let pods = self.lock();
+        let waiting = pods.values().filter(|desired| desired.is_let_in() && !desired.is_over);
+        waiting
+            .filter_map(|desired| Some((desired.pod.clone(), desired.granted.clone()?)))
+            .collect()
+    }
+
+    /// Whether the worker of a pod is past the last container. Answers whether that is new.
+    pub(crate) fn set_over(&self, uid: &PodUid, is_over: bool) -> bool {
+        self.lock()
+            .get_mut(uid)
+            .is_some_and(|desired| std::mem::replace(&mut desired.is_over, is_over) != is_over)
     }
 
     /// All of them, in the order of their full names.
     pub(crate) fn all(&self) -> Vec<Arc<Pod>> {
-        self.select(|_| true).into_iter().map(|(pod, _)| pod).collect()
+        self.select(|_| true, |desired| &desired.pod).into_iter().map(|(pod, _)| pod).collect()
     }
 
     /// Those that hold resources, or have them kept: let in, and not over. In the order of their full
-    /// names.
+    /// names, with the resources that they were granted.
     pub(crate) fn active(&self) -> Vec<(Arc<Pod>, Standing)> {
-        self.select(|desired| {
-            !desired.is_over && matches!(desired.standing, Standing::Expected | Standing::Admitted)
-        })
+        self.select(|desired| !desired.is_over && desired.is_let_in(), Desired::granted)
     }
 
-    fn select(&self, which: impl Fn(&Desired) -> bool) -> Vec<(Arc<Pod>, Standing)> {
+    fn select(
+        &self,
+        which: impl Fn(&Desired) -> bool,
+        pod: impl Fn(&Desired) -> &Arc<Pod>,
+    ) -> Vec<(Arc<Pod>, Standing)> {
         let desired = self.lock();
         let chosen = desired.values().filter(|desired| which(desired));
         let mut pods: Vec<_> =
-            chosen.map(|desired| (desired.pod.clone(), desired.standing)).collect();
+            chosen.map(|desired| (pod(desired).clone(), desired.standing)).collect();
         drop(desired);
         pods.sort_by_cached_key(|(pod, _)| pod_ref(pod).full_name());
         pods
+    }
+}
+
+impl GrantedPods for DesiredPods {
+    fn granted_pods(&self) -> Vec<Arc<Pod>> {
+        let let_in = self.select(Desired::is_let_in, Desired::granted);
+        let_in.into_iter().map(|(pod, _)| pod).collect()
+    }
+
+    fn granted_pod(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.granted(uid)
     }
 }
 
@@ -160,6 +238,48 @@ mod tests {
         // A static pod that left and came back goes on where its worker is.
         desired.set_over(&PodUid::new("over"), false);
         assert_eq!(active(), ["admitted", "expected", "over"]);
+    }
+
+    fn asking(cpu: &str, version: &str) -> Arc<Pod> {
+        let pod = serde_json::json!({
+            "metadata": {"uid": "a", "name": "a", "labels": {"v": version}},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_pod_keeps_what_it_was_granted_until_it_is_granted_more() {
+        let desired = DesiredPods::default();
+        let uid = PodUid::new("a");
+        desired.set(&asking("1", "1"));
+        desired.set(&asking("2", "2"));
+        assert_eq!(desired.granted(&uid), Some(asking("2", "2")), "it was not let in");
+        desired.set_standing(&uid, Standing::Admitted);
+        desired.set(&asking("3", "3"));
+        assert_eq!(desired.granted(&uid), Some(asking("2", "3")));
+        assert_eq!(desired.active()[0].0, asking("2", "3"));
+        assert_eq!(desired.all(), [asking("3", "3")]);
+        assert_eq!(desired.resizes(), [(asking("3", "3"), asking("2", "3"))]);
+        desired.set(&asking("3", "4"));
+        assert_eq!(desired.resizes(), [(asking("3", "4"), asking("2", "4"))]);
+        desired.set(&asking("2000m", "5"));
+        assert_eq!(desired.resizes(), [], "it wants what it has");
+        desired.set(&asking("4", "6"));
+        desired.grant(&uid);
+        assert_eq!(desired.granted(&uid), Some(asking("4", "6")));
+        assert_eq!(desired.resizes(), []);
+    }
+
+    #[test]
+    fn what_an_earlier_kubelet_granted_holds_before_a_pod_is_let_in() {
+        let desired = DesiredPods::default();
+        let uid = PodUid::new("a");
+        desired.set(&asking("2", "1"));
+        desired.set_granted(&uid, Arc::unwrap_or_clone(asking("1", "1")));
+        desired.set(&asking("3", "2"));
+        assert_eq!(desired.granted(&uid), Some(asking("1", "2")));
+        assert_eq!(desired.resizes(), [], "it waits for its admission first");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Opens the ports and puts the servers behind them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -9,7 +8,7 @@ use rubelet_apiserver::ApiServer;
 use rubelet_config::{Effective, Gate};
 use rubelet_server::{
     Access, BoundListener, DebugRoutes, Endpoints, HealthChecks, HealthzServer, KubeletServer,
-    MetricsEndpoints, MinTlsVersion, ReadOnlyServer, ServingTls, TlsFiles, TlsOptions,
+    MetricsEndpoints, ReadOnlyServer, ServingTls,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,6 +17,7 @@ use crate::access::{ApiServerReviews, access_settings};
 use crate::credentials::SignedServing;
 use crate::node::Node;
 use crate::server_state::ServerState;
+use crate::settings;
 
 fn socket(address: &str, port: i32) -> anyhow::Result<SocketAddr> {
     let ip: IpAddr = address.parse().with_context(|| format!("{address:?} is no IP address"))?;
@@ -52,7 +52,8 @@ pub(crate) fn access(
     Ok(Access::new(access_settings(effective), &node.name, reviews)?)
 }
 
-fn endpoints(effective: &Effective) -> Endpoints {
+/// Which parts of the API are served.
+pub(crate) fn endpoints(effective: &Effective) -> Endpoints {
     let config = &effective.config;
     Endpoints {
         debugging: config.enable_debugging_handlers,
@@ -92,25 +93,7 @@ pub(crate) async fn serve_api(
         let listener = BoundListener::bind(socket(&config.address, config.port)?)
             .await
             .context("starting the server")?;
-        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        let given = path(&config.tls_cert_file).zip(path(&config.tls_private_key_file));
-        let files = match (&signed, given) {
-            (Some(signed), _) => TlsFiles::Rotated { places: signed.places() },
-            (None, Some((certificate, key))) => TlsFiles::Given { certificate, key },
-            (None, None) => TlsFiles::SelfSigned {
-                directory: effective.options.cert_dir.clone(),
-                hostname: node.name.clone(),
-            },
-        };
-        let options = TlsOptions {
-            files,
-            min_version: match config.tls_min_version.as_str() {
-                "VersionTLS13" => MinTlsVersion::Tls13,
-                _ => MinTlsVersion::Tls12,
-            },
-            cipher_suites: config.tls_cipher_suites.clone(),
-            client_ca_file: path(&config.authentication.x509.client_ca_file),
-        };
+        let options = settings::tls(effective, node, signed.as_ref().map(SignedServing::places));
         let now = state.clock.now();
         let tls = tokio::task::spawn_blocking(move || ServingTls::load(options, now)).await??;
         if let Some(signed) = signed {

@@ -1,22 +1,29 @@
 //! From the effective configuration to the settings of each manager.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rubelet_config::{Effective, Gate, KubeletConfiguration, UserNamespaces};
+use rubelet_certificate_manager::{PairFiles, ServingCertificateSettings};
+use rubelet_config::{Effective, FeatureGates, Gate, KubeletConfiguration, UserNamespaces};
 use rubelet_container_logs::RotationPolicy;
 use rubelet_container_manager::{CgroupDriver, ContainerManagerSettings, Enforcement};
+use rubelet_cri::CriOptions;
 use rubelet_event_recorder::EventRecorderSettings;
 use rubelet_image_manager::{
     CredentialVerification, ImageManagerConfig, NodeCredentialFiles, VerificationPolicy,
 };
-use rubelet_node_resources::{EvictionThreshold, SwapBehavior};
+use rubelet_node_resources::{EvictionThreshold, ResizeRules, SwapBehavior};
 use rubelet_node_status::NodeSettings;
 use rubelet_pod_lifecycle::BackOffSettings;
 use rubelet_pod_runtime::{DnsSettings, PodRuntimeSettings, UserNamespaceSettings};
 use rubelet_pod_sources::PodSourceSettings;
+use rubelet_pod_status::Gates;
+use rubelet_server::{MinTlsVersion, TlsFiles, TlsOptions};
 use rubelet_types::{CpuSet, NodePaths, Quantity, ResourceAmounts};
 
 use crate::node::Node;
@@ -27,6 +34,13 @@ const CONTAINER_LOGS: &str = "/var/log/containers";
 
 pub(crate) fn node_paths(effective: &Effective) -> NodePaths {
     NodePaths::new(&effective.options.root_dir, &effective.config.pod_logs_dir, CONTAINER_LOGS)
+}
+
+pub(crate) fn cri(effective: &Effective) -> CriOptions {
+    CriOptions {
+        request_timeout: effective.config.runtime_request_timeout.as_duration(),
+        list_streaming: effective.gates.enabled(Gate::CRIListStreaming),
+    }
 }
 
 pub(crate) fn pod_sources(effective: &Effective, node: &Node) -> PodSourceSettings {
@@ -88,8 +102,12 @@ pub(crate) fn node_credential_files(paths: &NodePaths) -> NodeCredentialFiles {
 
 /// Features that a scheduler looks for on a node before it binds pods that use them, as far as this
 /// kubelet has them.
-const BUILT_FEATURES: [&str; 2] =
-    ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
+const BUILT_FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSettings {
     let mut settings = NodeSettings::new(effective, node_name, KUBERNETES_VERSION);
@@ -99,12 +117,84 @@ pub(crate) fn node_status(effective: &Effective, node_name: &str) -> NodeSetting
     settings
 }
 
+/// Which resources of a pod can be changed while it runs.
+pub(crate) fn resize_rules(effective: &Effective) -> ResizeRules {
+    ResizeRules {
+        init_containers: effective.gates.enabled(Gate::InPlacePodVerticalScalingInitContainers),
+        pod_level: effective.gates.enabled(Gate::InPlacePodLevelResourcesVerticalScaling),
+    }
+}
+
 pub(crate) fn event_recorder(effective: &Effective, node: &Node) -> EventRecorderSettings {
     let unsigned = |value: i32| u32::try_from(value).unwrap_or(0);
     EventRecorderSettings {
         node_name: node.name.clone(),
         events_per_second: unsigned(effective.config.event_record_qps),
         burst: unsigned(effective.config.event_burst),
+    }
+}
+
+/// `tlsCertFile` and `tlsPrivateKeyFile`, if both are set.
+fn given_certificate(config: &KubeletConfiguration) -> Option<(PathBuf, PathBuf)> {
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    path(&config.tls_cert_file).zip(path(&config.tls_private_key_file))
+}
+
+pub(crate) fn serving_certificate(
+    effective: &Effective,
+    node_name: &str,
+) -> ServingCertificateSettings {
+    ServingCertificateSettings {
+        directory: effective.options.cert_dir.clone(),
+        node_name: node_name.to_owned(),
+        given: given_certificate(&effective.config)
+            .map(|(certificate, key)| PairFiles { certificate, key }),
+        dns_only: effective.gates.enabled(Gate::AllowDNSOnlyNodeCSR),
+    }
+}
+
+/// `signed` is where a certificate may be that the cluster signs, if it is to sign one.
+pub(crate) fn tls(
+    effective: &Effective,
+    node: &Node,
+    signed: Option<Vec<(PathBuf, PathBuf)>>,
+) -> TlsOptions {
+    let config = &effective.config;
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    TlsOptions {
+        files: match (signed, given_certificate(config)) {
+            (Some(places), _) => TlsFiles::Rotated { places },
+            (None, Some((certificate, key))) => TlsFiles::Given { certificate, key },
+            (None, None) => TlsFiles::SelfSigned {
+                directory: effective.options.cert_dir.clone(),
+                hostname: node.name.clone(),
+            },
+        },
+        min_version: match config.tls_min_version.as_str() {
+            "VersionTLS13" => MinTlsVersion::Tls13,
+            _ => MinTlsVersion::Tls12,
+        },
+        cipher_suites: config.tls_cipher_suites.clone(),
+        client_ca_file: path(&config.authentication.x509.client_ca_file),
+    }
+}
+
+/// What is reported of pods only where a gate says so.
+pub(crate) fn reports(gates: &FeatureGates) -> Gates {
+    let enabled = |gate| gates.enabled(gate);
+    Gates {
+        change_container_status_on_kubelet_restart: enabled(
+            Gate::ChangeContainerStatusOnKubeletRestart,
+        ),
+        container_stop_signals: enabled(Gate::ContainerStopSignals),
+        in_place_pod_level_resources_vertical_scaling: enabled(
+            Gate::InPlacePodLevelResourcesVerticalScaling,
+        ),
+        pod_ready_to_start_containers_condition: enabled(Gate::PodReadyToStartContainersCondition),
+        resource_health_status: enabled(Gate::ResourceHealthStatus),
+        restart_all_containers_on_container_exits: enabled(
+            Gate::RestartAllContainersOnContainerExits,
+        ),
     }
 }
 
@@ -210,6 +300,7 @@ pub(crate) fn container_manager(
         qos_reserved_memory_percent: config
             .qos_reserved
             .get("memory")
+            .filter(|_| effective.gates.enabled(Gate::QOSReserved))
             .and_then(|percent| percent.trim_end_matches('%').parse().ok()),
         memory_throttling_factor: None,
         kubelet_cgroup: set(&config.kubelet_cgroups),

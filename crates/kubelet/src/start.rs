@@ -1,5 +1,8 @@
 //! The phases of a start, and the way down.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::DirBuilder;
 use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
@@ -11,7 +14,7 @@ use futures_util::StreamExt;
 use inotify::{Inotify, WatchMask};
 use rubelet_config::Effective;
 use rubelet_container_manager::CgroupDriver;
-use rubelet_cri::{CriClient, CriError, CriOptions, RuntimeVersion, v1};
+use rubelet_cri::{CriClient, CriError, RuntimeVersion, v1};
 use rubelet_event_recorder::log_events;
 use rubelet_linux::{Host, LockFile};
 use rubelet_pleg::PlegHealth;
@@ -385,10 +388,7 @@ fn connect_runtime(effective: &Effective) -> anyhow::Result<CriClient> {
     CriClient::connect_lazy(
         &config.container_runtime_endpoint,
         Some(config.effective_image_service_endpoint()),
-        CriOptions {
-            request_timeout: config.runtime_request_timeout.as_duration(),
-            ..CriOptions::default()
-        },
+        settings::cri(effective),
     )
     .context("containerRuntimeEndpoint")
 }

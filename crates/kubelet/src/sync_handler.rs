@@ -11,6 +11,7 @@ use rubelet_cri::observe::RelistEntry;
 use rubelet_pleg::PlegHandle;
 use rubelet_pod_runtime::orphan_pod;
 use rubelet_pod_sources::MirrorPods;
+use rubelet_pod_status::decide_earlier_status;
 use rubelet_pod_workers::{PodPort, PodWorkers};
 use rubelet_sync_loop::{PodSync, SyncHandler};
 use rubelet_types::{
@@ -24,6 +25,7 @@ use crate::cluster::{EarlierMirrors, PodStatusSink};
 use crate::executor::Executor;
 use crate::pod_admission::PodAdmission;
 use crate::pods::DesiredPods;
+use crate::resize::Trigger;
 
 /// Grace of pods that the runtime holds and no source knows.
 const ORPHAN_GRACE_SECONDS: i64 = 1;
@@ -79,6 +81,9 @@ impl SyncHandler for KubeletHandler {
                 self.add(pod).await;
             }
         }
+        if !self.desired.resizes().is_empty() {
+            self.executor.resize_triggers.pull(Trigger::PodsAdded);
+        }
         self.mirrors.review();
     }
 
@@ -88,7 +93,7 @@ impl SyncHandler for KubeletHandler {
                 self.mirror_changed(&pod);
             } else {
                 self.observe_start(&pod);
-                self.admission.updated(&pod);
+                self.admission.updated(&pod).await;
             }
         }
     }
@@ -100,7 +105,8 @@ impl SyncHandler for KubeletHandler {
                 self.mirrors.remove(&reference);
             } else {
                 self.executor.metrics.startup.forget(&reference.uid);
-                self.admission.removed(&reference.uid);
+                self.admission.removed(&reference.uid).await;
+                self.executor.resize_triggers.pull(Trigger::PodsRemoved);
             }
         }
         self.mirrors.review();
@@ -113,7 +119,7 @@ impl SyncHandler for KubeletHandler {
             } else {
                 self.observe_start(&pod);
                 // Readiness gates look at conditions that others write.
-                self.admission.updated(&pod);
+                self.admission.updated(&pod).await;
             }
         }
     }
@@ -198,7 +204,7 @@ impl KubeletHandler {
                 Arc::make_mut(&mut pod).status = Some(earlier);
             }
         }
-        if let Some(rest) = self.admission.added(&pod, started_at) {
+        if let Some(rest) = self.admission.added(&pod, started_at).await {
             let mut waiting = self.waiting.lock().await;
             // What has ended is forgotten.
             while waiting.try_join_next().is_some() {}
@@ -208,19 +214,23 @@ impl KubeletHandler {
 
     /// What an earlier run of the kubelet last said of the pod goes on: nothing about a running
     /// pod changes because its kubelet was started again. The API server knows it of its pods, and
-    /// of static pods it was kept, or, if another kubelet had the node, is in their mirrors.
+    /// of static pods it was kept, or, if another kubelet had the node since, is in their mirrors.
     async fn carry_over(
         &self,
         pod: &Pod,
         reference: &PodRef,
     ) -> Option<k8s_openapi::api::core::v1::PodStatus> {
         let status = if is_static_pod(pod) {
-            match (self.executor.status_store.load(&reference.uid).await, &self.earlier_mirrors) {
-                (Some(kept), _) => kept,
-                (None, Some(mirrors)) if self.pleg.pods().contains_key(&reference.uid) => {
-                    mirrors.status(reference).await?
+            let kept = self.executor.status_store.load(&reference.uid).await;
+            let mirrored = match &self.earlier_mirrors {
+                Some(mirrors) if self.pleg.pods().contains_key(&reference.uid) => {
+                    mirrors.status(reference).await
                 }
-                _ => return None,
+                _ => None,
+            };
+            match (kept, mirrored) {
+                (Some(kept), Some(mirrored)) => decide_earlier_status(kept, mirrored),
+                (kept, mirrored) => kept.or(mirrored)?,
             }
         } else {
             pod.status.clone()?
@@ -287,6 +297,7 @@ impl KubeletHandler {
         if let Some(sink) = &self.status_sink {
             sink.retain(|uid| keep.contains(uid));
         }
+        self.executor.allocations.retain(keep);
         self.executor.probes.retain_pods(|uid| keep.contains(uid));
         self.executor.status_store.retain(|uid| keep.contains(uid)).await;
         if let Err(error) = self.executor.volumes.clean_orphans(keep).await {

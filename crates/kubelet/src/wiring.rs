@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::Pod;
+use rubelet_allocation_manager::AllocationManager;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_config::{Effective, Gate, read_credential_providers};
 use rubelet_container_http::ContainerClient;
@@ -32,6 +33,7 @@ use rubelet_status_manager::{StatusChanges, StatusManager};
 use rubelet_sync_loop::{PodOperation, SyncLoop, SyncLoopHealth, SyncLoopInputs, SyncLoopSettings};
 use rubelet_types::{
     Clock, EventObject, EventRecorder, NodePaths, PodFullName, PodSnapshot, PodUid, ProbeUpdate,
+    error_chain,
 };
 use rubelet_volume_manager::{MountPort, VolumeContent, VolumeManager, VolumeManagerConfig};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -46,6 +48,7 @@ use crate::metrics::{NodeMetrics, PodGauges};
 use crate::node::{HostIps, Node};
 use crate::pod_admission::{OwnNode, PodAdmission};
 use crate::pods::DesiredPods;
+use crate::resize::{ResizeMetricsView, ResizeProgress, ResizeTriggers};
 use crate::runtime_state::{RuntimeState, watch_runtime};
 use crate::settings;
 use crate::sync_handler::KubeletHandler;
@@ -283,7 +286,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let config = &effective.config;
     let (runtime_state, runtime_state_rx) = watch::channel(RuntimeState::default());
     let http = ContainerClient::new(KUBERNETES_MINOR);
-    let gates = rubelet_pod_status::Gates::default();
+    let gates = settings::reports(&effective.gates);
     let (statuses, status_changes) = StatusManager::new(clock.clone(), gates);
     let status_store = PodStatusStore::new(&paths, tokio::runtime::Handle::current());
     let (probes, probe_updates) = ProbeManager::new(
@@ -292,7 +295,9 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         events.clone(),
         parts.started,
     );
-    let desired = Arc::new(DesiredPods::default());
+    let resize_rules = settings::resize_rules(effective);
+    let desired = Arc::new(DesiredPods::new(resize_rules));
+    let allocations = Arc::new(AllocationManager::new(paths.root(), resize_rules, desired.clone()));
     let own_node = Arc::new(node_without_status(&settings::node_status(effective, &node.name)));
     let pod_logs = paths.pod_logs().to_owned();
     let mirrors = Arc::new(MirrorPods::default());
@@ -336,6 +341,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
                 paths: paths.clone(),
                 allocatable_memory: allocatable_memory(&parts.container_manager),
                 operations_at_once: parts.concurrent_starts,
+                sync_frequency: config.sync_frequency.as_duration(),
             },
             parts.mounts,
             events.clone(),
@@ -365,6 +371,10 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         clock: clock.clone(),
         memory: std::sync::Mutex::default(),
         metrics: Arc::default(),
+        allocations,
+        resizes: ResizeProgress::default(),
+        resize_triggers: ResizeTriggers::default(),
+        resize_metrics: Arc::default(),
     });
     let logs = LogReader::new(pod_logs.clone(), cri.clone());
     let policy = settings::log_rotation(config);
@@ -373,6 +383,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
     let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
+    let (pod_config, PodChanges { changes, ready }) = parts.sources;
     let admission = Arc::new(PodAdmission::new(
         executor.clone(),
         workers.clone(),
@@ -383,6 +394,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
             None => Arc::new(OwnNode(own_node)),
         },
         config.allowed_unsafe_sysctls.clone(),
+        ready.clone(),
     ));
     let handler = Arc::new(KubeletHandler {
         executor: executor.clone(),
@@ -397,7 +409,6 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         last_deep_clean: Mutex::new(None),
         orphans: Mutex::default(),
     });
-    let (pod_config, PodChanges { changes, ready }) = parts.sources;
     let (into_sync_loop, inputs) = sync_loop_channels(ready);
     let sync_loop = SyncLoop::new(
         handler.clone(),
@@ -424,6 +435,8 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         }))
         .with(executor.metrics.clone())
         .with(executor.metrics.startup.clone())
+        .with(executor.resize_metrics.clone())
+        .with(Arc::new(ResizeMetricsView(executor.clone())))
         .with(workers.metrics())
         .with(pleg.handle().metrics())
         .with(cri.metrics().clone())
@@ -520,6 +533,9 @@ impl Kubelet {
         handler.waiting.lock().await.shutdown().await;
         handler.workers.shut_down().await;
         handler.executor.status_store.flush().await;
+        if let Err(error) = handler.executor.allocations.flush().await {
+            tracing::warn!(error = error_chain(&error), "Could not save what pods were granted");
+        }
         while loops.join_next().await.is_some() {}
         lived
     }
@@ -529,6 +545,7 @@ impl Kubelet {
         let Self { view, handler, into_sync_loop, .. } = self;
         let executor = handler.executor.clone();
         executor.images.open().await.context("failed to set up the records of image pulls")?;
+        executor.allocations.load().await.context("failed to read what pods were granted")?;
         let inputs = self.cluster.as_ref().map(Cluster::inputs);
         if let Some(cluster) = self.cluster {
             let others = ClusterLoops {
@@ -573,6 +590,9 @@ impl Kubelet {
             images.reconcile_records().await;
             stopped.cancelled().await;
         }));
+        let (admission, allocations) = (handler.admission.clone(), executor.allocations.clone());
+        loops.spawn(until(stop.clone(), async move { admission.retry_resizes().await }));
+        loops.spawn(until(stop.clone(), async move { allocations.run().await }));
         let (pleg, paths, rotation) = (view.pleg, executor.paths.clone(), self.log_rotation);
         let rotate_logs =
             async move { rotation.run(|| running_containers(&pleg.pods(), &paths)).await };

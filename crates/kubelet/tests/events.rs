@@ -131,3 +131,13 @@ async fn a_pod_that_waits_for_its_network_is_told_of() {
     life.machine.runtime.set_network_ready(true);
     until("it runs", || life.runs("web")).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_cgroup_cannot_be_made_is_told_of() {
+    // No kernel stands behind these files: a new directory has none of them.
+    let life = Life::start(Machine::new().with_cgroups()).await;
+    life.wants(&["web"]).await;
+    let told = "pod Warning FailedCreatePodContainer: unable to ensure pod container exists: ";
+    until("it is told", || life.is_told(told)).await;
+    assert!(!life.runs("web"));
+}

@@ -12,9 +12,10 @@ use bed::{IMAGE, Machine};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kubelet::{ClusterParts, KubeletView, OtherMetrics};
+use rubelet_cri::Rpc;
 use rubelet_event_recorder::{EventRecorderSettings, event_recorder};
 use rubelet_fake_apiserver::{FakeApiServer, FakeOptions};
-use rubelet_fake_cri::{OnStopSignal, Script, ScriptMatch, tokio_clock};
+use rubelet_fake_cri::{Fault, FaultAction, OnStopSignal, Script, ScriptMatch, tokio_clock};
 use rubelet_metrics::{Format, Registry};
 use rubelet_pod_sources::PodSourceHandle;
 use rubelet_pod_sources::defaults::apply_defaults;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::Code;
 
 /// A node of a cluster, with its kubelet.
 struct Cluster {
@@ -294,6 +296,18 @@ async fn what_fails_is_counted_by_its_reason() {
     assert!(cluster.value(asked) >= Some(1.0), "{}", cluster.text());
     // It does not run, and its start is not measured.
     cluster.expect(&[("kubelet_pod_start_sli_duration_seconds_count", 0.0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_of_events_that_break_are_counted_and_opened_again() {
+    let machine = Machine::new();
+    let refuses = FaultAction::Error(Code::Internal, "not now".to_owned());
+    machine.runtime.inject(Fault::on(Rpc::GetContainerEvents, refuses).times(2));
+    let life = Alone::start(&machine).await;
+    let told = |series: &str| life.text().contains(&format!("\nkubelet_evented_pleg_{series}\n"));
+    until("both refusals are counted", || told("connection_error_count 2")).await;
+    until("it is asked once more", || told("connection_success_count 3")).await;
+    assert!(told("connection_error_count 2"));
 }
 
 #[tokio::test(start_paused = true)]

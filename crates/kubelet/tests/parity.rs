@@ -1,7 +1,8 @@
-//! `docs/parity.md` says of metrics, events and volumes what the code does, and who shows it.
+//! `docs/parity.md` says of metrics, events and volumes what the code does, and of everything who
+//! shows it.
 //!
-//! Flags, fields and gates are compared by a test of `rubelet-config`, endpoints by one of
-//! `rubelet-server`.
+//! That flags, fields and gates are all there is for a test of `rubelet-config`, and endpoints for one
+//! of `rubelet-server`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -29,7 +30,7 @@ use rubelet_volume_manager::HostMounts;
 use rubelet_volume_plan::{ClaimObjects, VolumeSpecError, desired_volumes};
 use serde_json::{Value, json};
 
-use sources::Sources;
+use sources::{Sources, Tests};
 
 /// Rows of the table below a heading of the page, by their first cell.
 struct Table {
@@ -59,7 +60,7 @@ impl Table {
         let state = |cells: &Vec<String>| cells.first().cloned().unwrap_or_default();
         for (name, cells) in &self.rows {
             let state = state(cells);
-            let known = ["works", "untested", "accepted", "missing"].contains(&&*state);
+            let known = ["works", "untested", "accepted", "missing", "ignored"].contains(&&*state);
             assert!(known, "{}: {name} is {state:?}", self.heading);
         }
         let rows = self.rows.iter().filter(|(_, cells)| states.contains(&&*state(cells)));
@@ -204,18 +205,62 @@ fn volumes_are_those_that_the_page_lists() {
     assert_eq!(listed, all, "the page lists the kinds of the API");
 }
 
+/// What is written in backticks.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+const HEADINGS: [&str; 7] = [
+    "Flags",
+    "KubeletConfiguration fields",
+    "Feature gates",
+    "Endpoints",
+    "Metrics",
+    "Event reasons",
+    "Volume kinds",
+];
+
 #[test]
 fn what_works_is_shown_by_a_test_that_exists() {
-    let sources = Sources::of_tests();
-    for heading in ["Endpoints", "Metrics", "Event reasons", "Volume kinds"] {
+    let tests = Tests::read();
+    let mut problems = Vec::new();
+    for heading in HEADINGS {
         let table = Table::read(heading);
-        for name in table.in_state(&["works"]) {
-            let shown_by = table.rows[&name].last().unwrap();
-            let tests: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
-            assert!(!tests.is_empty(), "{heading}: {name} works, and no test shows it");
-            for test in tests {
-                assert!(sources.has_test(test), "{heading}: {name}: there is no test {test}");
+        let works = table.in_state(&["works"]);
+        for (name, cells) in &table.rows {
+            let shown_by = quoted(cells.last().unwrap());
+            let problem = |what: String| format!("{heading}: {name}: {what}");
+            if !works.contains(name) {
+                let found = shown_by.iter().filter(|test| tests.find(test).is_ok());
+                let shown = |test| problem(format!("{test} shows what does not work"));
+                problems.extend(found.map(shown));
+                continue;
             }
+            let by_its_field = heading == "Flags" && !cells[1].is_empty();
+            if by_its_field != shown_by.is_empty() {
+                let what = if by_its_field { "its field is shown" } else { "no test shows it" };
+                problems.push(problem(what.to_owned()));
+            }
+            problems.extend(shown_by.iter().filter_map(|test| tests.find(test).err()).map(problem));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_flag_works_as_far_as_its_field_does() {
+    let fields = Table::read("KubeletConfiguration fields");
+    for (flag, cells) in &Table::read("Flags").rows {
+        for field in quoted(&cells[1]) {
+            let items = format!("{field}[]");
+            let of_field = |name: &str| name == field || name.starts_with(&items);
+            let states: BTreeSet<&String> = fields
+                .rows
+                .iter()
+                .filter(|(name, _)| of_field(name))
+                .map(|(_, it)| &it[0])
+                .collect();
+            assert_eq!(states, BTreeSet::from([&cells[0]]), "{flag} and {field}");
         }
     }
 }

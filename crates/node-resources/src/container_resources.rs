@@ -312,6 +312,14 @@ mod tests {
     }
 
     #[test]
+    fn quota_counts_for_the_configured_period() {
+        let pod = pod_of(json!({}), json!({"cpu": "500m"}));
+        let short = ContainerResourceRules { cpu_cfs_period_micros: 20_000, ..rules() };
+        let got = resources(&pod, &short);
+        assert_eq!((got.cpu_quota, got.cpu_period), (10_000, 20_000));
+    }
+
+    #[test]
     fn quota_switched_off() {
         let pod = pod_of(json!({}), json!({"cpu": "1"}));
         let off = ContainerResourceRules { cpu_cfs_quota: false, ..rules() };

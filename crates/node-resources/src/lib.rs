@@ -1,4 +1,5 @@
-//! Who gets which CPU and memory: cgroup names and values, OOM scores, admission arithmetic.
+//! Who gets which CPU and memory: cgroup names and values, OOM scores, admission arithmetic, and how
+//! that changes while a pod runs.
 //!
 //! What: pure functions from a pod, its containers and the node's figures to plain values.
 //! Not here: reading the node, writing cgroups, or keeping who got what over time.
@@ -12,6 +13,9 @@ mod node_allocatable;
 mod oom_score;
 mod page_size;
 mod pod_cgroup;
+mod pod_resources;
+mod resize;
+mod resize_order;
 
 pub use admission::{InsufficientResource, compute_insufficient_resources};
 pub use cgroup_name::{CgroupName, InvalidCgroupName};
@@ -35,3 +39,9 @@ pub use pod_cgroup::{
     PodCgroupRules, QosCgroupValues, QosReservation, compute_pod_cgroup_values,
     compute_qos_cgroup_values,
 };
+pub use pod_resources::{PodResources, ResizeRules, same_amounts, with_limits_of_pod};
+pub use resize::{
+    ContainerChanges, MemoryLimits, ResizableResource, ResizePlan, ResizeStep,
+    compute_container_changes, plan_resize,
+};
+pub use resize_order::{WaitingResize, compare_waiting_resizes};

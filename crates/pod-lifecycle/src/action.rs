@@ -37,6 +37,8 @@ pub enum Action {
     },
     /// Stop a container.
     StopContainer(ContainerStop),
+    /// Bring the pod's cgroup and its running containers to the resources that it was granted.
+    ResizePod,
     /// Remove a dead container.
     RemoveContainer {
         /// The instance.
@@ -109,6 +111,8 @@ pub enum StopReason {
     SandboxChanged,
     /// A restart rule starts all containers of the pod again.
     RestartingAll,
+    /// It is started again with other resources, as its resize policy wants it.
+    Resized,
 }
 
 impl StopReason {
@@ -128,6 +132,7 @@ impl StopReason {
                 format!("Container {container} failed {} probe", lower(*kind))
             }
             Self::PostStartHookFailed => "FailedPostStartHook".to_owned(),
+            Self::Resized => format!("Container {container} resize requires restart"),
             Self::Unknown => {
                 "Container is in \"unknown\" state, try killing it before restart".to_owned()
             }
@@ -138,7 +143,7 @@ impl StopReason {
     /// restart policy.
     pub(crate) fn owes_restart(&self) -> bool {
         match self {
-            Self::SpecChanged | Self::ProbeFailed(_) | Self::Unknown => true,
+            Self::SpecChanged | Self::ProbeFailed(_) | Self::Unknown | Self::Resized => true,
             Self::PodStopped
             | Self::ProbeFailedForGood(_)
             | Self::PostStartHookFailed
@@ -168,6 +173,8 @@ pub enum ActionKey {
     PreStop(ContainerId),
     /// [`Action::StopContainer`].
     Stop(ContainerId),
+    /// [`Action::ResizePod`].
+    Resize,
     /// [`Action::RemoveContainer`].
     Remove(ContainerId),
     /// [`Action::RemoveSandbox`].
@@ -187,6 +194,7 @@ impl fmt::Display for ActionKey {
             Self::Start(name) => write!(f, "start {name}"),
             Self::PreStop(id) => write!(f, "preStop hook of {id}"),
             Self::Stop(id) => write!(f, "stop {id}"),
+            Self::Resize => f.write_str("resize"),
             Self::Remove(id) => write!(f, "remove {id}"),
             Self::RemoveSandbox(id) => write!(f, "remove sandbox {id}"),
             Self::Release => f.write_str("release"),
@@ -205,6 +213,7 @@ impl Action {
             Self::StartContainer(start) => ActionKey::Start(start.name.clone()),
             Self::RunPreStop { id, .. } => ActionKey::PreStop(id.clone()),
             Self::StopContainer(stop) => ActionKey::Stop(stop.id.clone()),
+            Self::ResizePod => ActionKey::Resize,
             Self::RemoveContainer { id, .. } => ActionKey::Remove(id.clone()),
             Self::RemoveSandbox { id } => ActionKey::RemoveSandbox(id.clone()),
             Self::ReleasePod => ActionKey::Release,

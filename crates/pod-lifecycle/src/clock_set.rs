@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn needs_snapshot(state: &PodState, now: Timestamp) -> bool {
-        let observed = Observed { probes: &NoProbes, network: &NetworkState::Ready };
+        let observed = Observed { probes: &NoProbes, network: &NetworkState::Ready, resize: None };
         decide(state, &observed, now).needs_snapshot
     }
 

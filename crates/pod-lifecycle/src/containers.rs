@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::action::{ActionKey, ContainerStart, StopReason};
 use crate::decide::Observed;
 use crate::init_containers::{InitProgress, plan_init_containers};
+use crate::resize::ResizeDue;
 use crate::state::{PodState, hash_of, seconds};
 
 /// A container that waits before it is started again.
@@ -350,7 +351,8 @@ impl<'a> Planning<'a> {
                 return Some((reason, grace));
             }
         }
-        None
+        let is_due = |due: &ResizeDue| due.by_restart.contains(&container.name);
+        self.observed.resize.is_some_and(is_due).then(|| (StopReason::Resized, self.pod_grace()))
     }
 
     /// A container that failed is stopped in order to start again, unless its policy is `Never`. Its

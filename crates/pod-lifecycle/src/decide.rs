@@ -5,6 +5,7 @@ use rubelet_types::{ContainerId, PodSnapshot, ProbeKind, ProbeResult};
 
 use crate::action::{Action, ActionKey};
 use crate::containers::ContainerWaiting;
+use crate::resize::ResizeDue;
 use crate::stage::{Stage, StopCause};
 use crate::state::PodState;
 use crate::syncing::decide_syncing;
@@ -33,11 +34,16 @@ pub struct Observed<'a> {
     pub probes: &'a dyn ProbeLookup,
     /// The runtime's network.
     pub network: &'a NetworkState,
+    /// What of the pod's resources is not as it was granted; none if nothing.
+    pub resize: Option<&'a ResizeDue>,
 }
 
 impl fmt::Debug for Observed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observed").field("network", self.network).finish_non_exhaustive()
+        f.debug_struct("Observed")
+            .field("network", self.network)
+            .field("resize", &self.resize)
+            .finish_non_exhaustive()
     }
 }
 

@@ -335,6 +335,7 @@ impl PodState {
             self.preparation = Preparation::Due;
             self.start_failures.clear();
             self.sandbox_failure = None;
+            self.retries.remove(&ActionKey::Resize);
             let keys: Vec<String> =
                 containers(&self.pod).map(|spec| back_off_key(&spec.container)).collect();
             self.back_off.retain(|key| keys.iter().any(|kept| kept == key));
@@ -462,6 +463,7 @@ impl PodState {
             }
             Action::StopSandbox { .. }
             | Action::RemoveSandbox { .. }
+            | Action::ResizePod
             | Action::ReleasePod
             | Action::RemovePod => {}
         }
@@ -586,7 +588,12 @@ impl PodState {
                 self.retries.remove(&ActionKey::RemovePod);
                 self.erased = true;
             }
+            // What is still due is known elsewhere.
+            ActionKey::Resize if outcome == ActionOutcome::Done => {
+                self.retries.remove(&ActionKey::Resize);
+            }
             ActionKey::Stop(_)
+            | ActionKey::Resize
             | ActionKey::StopSandbox(_)
             | ActionKey::Remove(_)
             | ActionKey::RemoveSandbox(_)

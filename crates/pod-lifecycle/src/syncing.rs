@@ -11,6 +11,7 @@ use crate::back_off::later;
 use crate::containers::{ContainerKill, Planning, plan_containers};
 use crate::decide::{Decision, NetworkState, Observed, attempt, fresh};
 use crate::ends::why_pod_is_done;
+use crate::resize::resize_pod;
 use crate::restart_all::restart_all;
 use crate::sandbox::{SandboxDecision, decide_sandbox};
 use crate::stage::StopCause;
@@ -130,7 +131,7 @@ fn sync_containers(
     }
 
     // One after the other: a postStart hook holds back the containers after it.
-    let mut is_free = true;
+    let mut is_free = !resize_pod(state, observed.resize, snapshot, &plan.kills, now, decision);
     for key in state.in_flight.keys() {
         match key {
             ActionKey::Start(name) => decision.because(format!("{name} is being started")),

@@ -1,4 +1,5 @@
 mod removal;
+mod resize;
 mod start;
 mod stop;
 

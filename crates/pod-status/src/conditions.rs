@@ -10,7 +10,7 @@ const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
 const INITIALIZED: &str = "Initialized";
 const POD_SCHEDULED: &str = "PodScheduled";
-const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
+pub(crate) const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
@@ -136,13 +136,19 @@ fn stamp(input: &StatusInput<'_>, condition: &mut PodCondition) {
         .flatten()
         .chain(api)
         .find(|before| before.type_ == condition.type_);
-    let unchanged = before.filter(|before| before.status == condition.status);
+    let unchanged = before
+        .filter(|before| before.status == condition.status && !is_of_resize(&condition.type_));
     let since = match unchanged.and_then(|before| before.last_transition_time.clone()) {
         Some(since) => since.0,
         // Decided elsewhere, with its own time.
         None => condition.last_transition_time.take().map_or(input.now, |time| time.0),
     };
     condition.last_transition_time = Some(api_time(since));
+}
+
+/// Their reasons are what they tell, and who decides on these knows since when.
+fn is_of_resize(type_: &str) -> bool {
+    matches!(type_, "PodResizePending" | "PodResizeInProgress")
 }
 
 fn holds(type_: &str, reason: Option<&str>) -> PodCondition {

@@ -299,7 +299,12 @@ impl Reporter<'_, '_> {
         }
         status.image_id.clone_from(&instance.image_ref);
         status.container_id = Some(id);
-        let same_run = previous.filter(|_| same_instance && matches!(before, Some(Seen::Running)));
+        // What it had before is what it has, unless it is known to have what it was granted.
+        let same_run = previous.filter(|_| {
+            !self.input.granted_is_in_force
+                && same_instance
+                && matches!(before, Some(Seen::Running))
+        });
         status.resources = Some(container_resources(&spec.container, instance, same_run));
         status.allocated_resources =
             spec.container.resources.as_ref().and_then(|resources| resources.requests.clone());

@@ -39,6 +39,9 @@ pub struct StatusInput<'a> {
     /// `PodResizePending` and `PodResizeInProgress` as the resize decision has them now; a type
     /// that is missing is removed from the status.
     pub resize_conditions: &'a [PodCondition],
+    /// Everything that the pod was granted is in force: of a container whose resources the runtime
+    /// does not tell, too.
+    pub granted_is_in_force: bool,
     /// Health of the devices of each container by name, as plugins report it.
     pub resource_health: &'a BTreeMap<String, Vec<ResourceStatus>>,
     /// Values in force in the pod's own cgroup, where they could be read.
@@ -70,6 +73,7 @@ impl<'a> StatusInput<'a> {
             outcome_override: None,
             restarting_all: false,
             resize_conditions: &[],
+            granted_is_in_force: false,
             resource_health: &NO_HEALTH,
             pod_cgroup: None,
             node,

@@ -20,6 +20,8 @@ mod canonical;
 mod compute;
 mod conditions;
 mod containers;
+mod details;
+mod earlier;
 mod finish;
 mod input;
 mod patch;
@@ -32,6 +34,8 @@ mod volume_mounts;
 
 pub use canonical::statuses_equal;
 pub use compute::compute_pod_status;
+pub use details::differ_in_details;
+pub use earlier::decide_earlier_status;
 pub use finish::finished_status;
 pub use input::{
     ContainerProbes, Gates, NodeFacts, ProbeLookup, Stage, StartFailure, StatusInput,

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use rubelet_pod_status::{NodeFacts, StatusInput, compute_pod_status, status_patch};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use rubelet_pod_status::{Gates, NodeFacts, StatusInput, compute_pod_status, status_patch};
 use rubelet_types::{
     ContainerAnnotations, ContainerId, ContainerResources, ContainerSnapshot, ContainerState,
     ContainerUser, PodSnapshot, SandboxId, SandboxSnapshot, SandboxState, pod_ref,
@@ -176,4 +176,24 @@ fn the_first_report_after_a_takeover_says_what_was_said_before() {
 
     let after_it = compute_pod_status(&StatusInput { snapshot: Some(&snapshot), ..input });
     assert_eq!(status_patch("uid", reported, &after_it), None);
+}
+
+#[test]
+fn readiness_of_the_sandbox_is_reported_where_its_gate_is_on() {
+    let mut pod = reported_pod();
+    pod.status = None;
+    let snapshot = snapshot(&pod);
+    let node = NodeFacts::default();
+    let (previous, now) = (PodStatus::default(), at("2026-01-02T00:00:00Z"));
+    for is_on in [true, false] {
+        let gates = Gates { pod_ready_to_start_containers_condition: is_on, ..Gates::default() };
+        let input = StatusInput {
+            gates,
+            snapshot: Some(&snapshot),
+            ..StatusInput::new(&pod, &previous, &node, now)
+        };
+        let conditions = compute_pod_status(&input).conditions.unwrap();
+        let is_said = conditions.iter().any(|one| one.type_ == "PodReadyToStartContainers");
+        assert_eq!(is_said, is_on);
+    }
 }

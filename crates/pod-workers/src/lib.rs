@@ -22,4 +22,6 @@ mod worker;
 
 pub use metrics::WorkerMetrics;
 pub use port::{ActionOrder, PodPort, PodReport};
-pub use registry::{PodWorkers, RecordedDecision, RunningAction, WorkerActivity, WorkerSummary};
+pub use registry::{
+    Beginning, PodWorkers, RecordedDecision, RunningAction, WorkerActivity, WorkerSummary,
+};

@@ -2,7 +2,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use rubelet_pod_lifecycle::{Action, ActionOutcome, NetworkState, Stage};
+use rubelet_pod_lifecycle::{Action, ActionOutcome, NetworkState, ResizeDue, Stage};
 use rubelet_types::{ContainerId, PodRef, PodSnapshot, PodUid, ProbeKind, ProbeResult};
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 pub struct ActionOrder {
     /// Names the pod.
     pub pod_ref: PodRef,
-    /// The pod as its source last gave it.
+    /// The pod as its source last gave it, with the resources that it was granted.
     pub pod: Arc<Pod>,
     /// What the runtime was last seen to hold of it.
     pub snapshot: Arc<PodSnapshot>,
@@ -24,7 +24,7 @@ pub struct ActionOrder {
 pub struct PodReport<'a> {
     /// Names the pod.
     pub pod_ref: &'a PodRef,
-    /// The pod as its source last gave it.
+    /// The pod as its source last gave it, with the resources that it was granted.
     pub pod: &'a Arc<Pod>,
     /// Where it is in its life.
     pub stage: &'a Stage,
@@ -69,6 +69,9 @@ pub trait PodPort: Send + Sync + 'static {
         id: &ContainerId,
         kind: ProbeKind,
     ) -> Option<ProbeResult>;
+
+    /// What of the resources in force is not as `pod` was granted them; none if nothing.
+    fn resize_due(&self, pod: &Arc<Pod>) -> Option<ResizeDue>;
 
     /// Takes in the state of a pod after a decision. Must not block.
     fn report(&self, report: &PodReport<'_>);

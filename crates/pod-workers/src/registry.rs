@@ -59,6 +59,17 @@ pub struct WorkerActivity {
     pub wakes_at: Option<Timestamp>,
 }
 
+/// What is known of a pod before anybody works on it.
+#[derive(Clone, Debug, Default)]
+pub struct Beginning {
+    /// The start time of an earlier status.
+    pub started_at: Option<Timestamp>,
+    /// It never starts anything: what there is of it is stopped for this reason, and released.
+    pub end: Option<StopCause>,
+    /// The runtime holds nothing of it, and need not be asked before the pod is begun with.
+    pub holds_nothing: bool,
+}
+
 #[derive(Debug)]
 struct Entry {
     mailbox: Arc<Mailbox>,
@@ -130,9 +141,8 @@ impl<P: PodPort> PodWorkers<P> {
     }
 
     /// A source lists the pod. Known pods are updated; a pod on its way out that comes back runs
-    /// again as soon as it is gone. `started_at` is the start time of an earlier status. A pod with an
-    /// `end` never starts anything: what there is of it is stopped for that reason, and released.
-    pub fn add(&self, pod: Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
+    /// again as soon as it is gone.
+    pub fn add(&self, pod: Arc<Pod>, beginning: Beginning) {
         let mut registry = self.registry();
         let uid = pod_ref(&pod).uid;
         if let Some(entry) = registry.entries.get_mut(&uid) {
@@ -146,6 +156,10 @@ impl<P: PodPort> PodWorkers<P> {
         let state = PodState::new(pod.clone(), self.shared.back_off);
         let is_static = is_static_pod(&pod);
         let mailbox = self.insert(&mut registry, state, is_static, false);
+        let Beginning { started_at, end, holds_nothing } = beginning;
+        if holds_nothing {
+            mailbox.observed(PodSnapshot::empty(pod_ref(&pod), self.shared.clock.now()));
+        }
         if let Some(time) = started_at {
             mailbox.start_time(time);
         }
@@ -157,7 +171,7 @@ impl<P: PodPort> PodWorkers<P> {
 
     /// The source has a new version of the pod.
     pub fn update(&self, pod: Arc<Pod>) {
-        self.add(pod, None, None);
+        self.add(pod, Beginning::default());
     }
 
     /// No source lists the pod any more: it is stopped, released and erased.
@@ -403,7 +417,7 @@ impl<P: PodPort> PodWorkers<P> {
         let restart = self.registry().entries.remove(&pod.uid).and_then(|entry| entry.restart);
         if let Some(pod) = restart {
             self.shared.metrics.restarted(is_static_pod(&pod));
-            self.add(pod, None, None);
+            self.add(pod, Beginning::default());
         }
     }
 }

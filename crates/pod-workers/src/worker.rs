@@ -291,8 +291,9 @@ impl<P: PodPort> Worker<P> {
             let network = self.port.network();
             let pod_ref = self.state.pod_ref().clone();
             let probes = Probes { port: &*self.port, pod: &pod_ref };
-            let decision =
-                decide(&self.state, &Observed { probes: &probes, network: &network }, now);
+            let due = self.port.resize_due(self.state.pod());
+            let observed = Observed { probes: &probes, network: &network, resize: due.as_ref() };
+            let decision = decide(&self.state, &observed, now);
             self.record(&decision, now);
             for key in &decision.cancel {
                 self.cancel(key, now);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_pod_lifecycle::{
-    Action, ActionOutcome, BackOffSettings, Disruption, NetworkState, Stage, StopCause,
+    Action, ActionOutcome, BackOffSettings, Disruption, NetworkState, ResizeDue, Stage, StopCause,
 };
-use rubelet_pod_workers::{ActionOrder, PodPort, PodReport, PodWorkers};
+use rubelet_pod_workers::{ActionOrder, Beginning, PodPort, PodReport, PodWorkers};
 use rubelet_types::{
     Clock, ContainerAnnotations, ContainerId, ContainerSnapshot, ContainerState, PodRef,
     PodSnapshot, PodUid, ProbeKind, ProbeResult, SandboxId, SandboxSnapshot, SandboxState,
@@ -28,6 +28,9 @@ struct Runtime {
     start_takes: Duration,
     snapshot: Mutex<PodSnapshot>,
     stages: Mutex<Vec<String>>,
+    /// How often it was looked at before the pod's directories were made.
+    looks: Mutex<u32>,
+    looks_before: Mutex<Option<u32>>,
 }
 
 impl Runtime {
@@ -98,11 +101,17 @@ impl PodPort for Port {
                 });
                 ActionOutcome::Done
             }
+            Action::PreparePod => {
+                let looks = *self.0.looks.lock().unwrap();
+                self.0.looks_before.lock().unwrap().get_or_insert(looks);
+                ActionOutcome::Done
+            }
             _ => ActionOutcome::Done,
         }
     }
 
     async fn look(&self, _pod: &PodRef) -> Result<PodSnapshot, String> {
+        *self.0.looks.lock().unwrap() += 1;
         let mut snapshot = self.0.snapshot.lock().unwrap().clone();
         snapshot.taken_at = self.0.clock.now();
         Ok(snapshot)
@@ -119,6 +128,10 @@ impl PodPort for Port {
         _id: &ContainerId,
         _kind: ProbeKind,
     ) -> Option<ProbeResult> {
+        None
+    }
+
+    fn resize_due(&self, _pod: &Arc<Pod>) -> Option<ResizeDue> {
         None
     }
 
@@ -182,6 +195,8 @@ fn slow_bed(start_takes: Duration, stop_takes: Duration) -> (PodWorkers<Port>, A
         start_takes,
         snapshot: Mutex::new(PodSnapshot::empty(pod_ref(&pod()), clock.now())),
         stages: Mutex::default(),
+        looks: Mutex::default(),
+        looks_before: Mutex::default(),
     });
     let back_off = BackOffSettings::default();
     (PodWorkers::new(Arc::new(Port(runtime.clone())), clock, back_off), runtime)
@@ -201,7 +216,7 @@ async fn whoever_waits_for_the_end_of_a_pod_is_told_when_nothing_of_it_can_run()
     let (workers, runtime) = bed(Duration::from_secs(7));
     let uid = PodUid::new("u");
     assert!(workers.terminated(&uid).await, "nobody works on it");
-    workers.add(pod(), None, None);
+    workers.add(pod(), Beginning::default());
     until(&runtime, "syncing").await;
     sleep(Duration::from_secs(5)).await;
     let waits = tokio::spawn(workers.terminated(&uid));
@@ -235,9 +250,22 @@ async fn whoever_waits_for_the_end_of_a_pod_is_told_when_nothing_of_it_can_run()
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_runtime_is_asked_first_unless_it_is_known_to_hold_nothing() {
+    for holds_nothing in [false, true] {
+        let (workers, runtime) = bed(Duration::ZERO);
+        workers.add(pod(), Beginning { holds_nothing, ..Beginning::default() });
+        until(&runtime, "syncing").await;
+        sleep(Duration::from_secs(5)).await;
+        let looks = *runtime.looks_before.lock().unwrap();
+        assert_eq!(looks, Some(u32::from(!holds_nothing)));
+        assert!(runtime.snapshot.lock().unwrap().newest("c").is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_is_added_with_an_end_starts_nothing() {
     let (workers, runtime) = bed(Duration::ZERO);
-    workers.add(pod(), None, Some(preempting()));
+    workers.add(pod(), Beginning { end: Some(preempting()), ..Beginning::default() });
     until(&runtime, "finished").await;
     assert!(runtime.snapshot.lock().unwrap().containers.is_empty());
     let stages = runtime.stages.lock().unwrap();
@@ -248,7 +276,7 @@ async fn a_pod_that_is_added_with_an_end_starts_nothing() {
 async fn workers_that_are_shut_down_do_not_call_a_pod_ended() {
     let (workers, runtime) = bed(Duration::ZERO);
     let uid = PodUid::new("u");
-    workers.add(pod(), None, None);
+    workers.add(pod(), Beginning::default());
     until(&runtime, "syncing").await;
     let waits = tokio::spawn(workers.terminated(&uid));
     workers.shut_down().await;
@@ -260,7 +288,7 @@ async fn workers_that_are_shut_down_do_not_call_a_pod_ended() {
 #[tokio::test(start_paused = true)]
 async fn a_start_in_flight_is_waited_for_and_a_stop_is_not() {
     let (workers, runtime) = slow_bed(Duration::from_secs(2), Duration::from_secs(600));
-    workers.add(pod(), None, None);
+    workers.add(pod(), Beginning::default());
     until(&runtime, "syncing").await;
     sleep(Duration::from_secs(1)).await;
     let begun = Instant::now();
@@ -269,7 +297,7 @@ async fn a_start_in_flight_is_waited_for_and_a_stop_is_not() {
     assert!((500..2000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 
     let (workers, runtime) = slow_bed(Duration::ZERO, Duration::from_secs(600));
-    workers.add(pod(), None, None);
+    workers.add(pod(), Beginning::default());
     until(&runtime, "syncing").await;
     sleep(Duration::from_secs(1)).await;
     workers.stop(&PodUid::new("u"), preempting(), None);

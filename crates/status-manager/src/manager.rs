@@ -1,16 +1,23 @@
 use std::borrow::Borrow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rubelet_pod_status::{
-    Gates, IllegalTransition, check_transition, finished_status, statuses_equal,
+    Gates, IllegalTransition, check_transition, differ_in_details, finished_status, statuses_equal,
 };
 use rubelet_types::{Clock, PodRef, PodUid, pod_ref};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::metrics::StatusMetrics;
+
+/// How long a change of details waits for one that matters, to be told with it. A pod's sandbox is
+/// ready a moment before its containers run, and gone a moment after them; upstream, which looks
+/// once a second, seldom sees these moments.
+const DETAILS_WAIT: Duration = Duration::from_secs(1);
 
 /// One status of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,8 +70,8 @@ struct Entry {
 #[derive(Debug)]
 struct State {
     entries: HashMap<PodUid, Entry>,
-    /// Pods with something to tell. Stays empty while nobody listens.
-    dirty: BTreeSet<PodUid>,
+    /// Pods with something to tell, and since when it is due. Stays empty while nobody listens.
+    dirty: BTreeMap<PodUid, Instant>,
     listening: bool,
     counters: StatusCounters,
 }
@@ -99,7 +106,7 @@ impl StatusManager {
     pub fn new(clock: Clock, gates: Gates) -> (Self, StatusChanges) {
         let state = State {
             entries: HashMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: BTreeMap::new(),
             listening: true,
             counters: StatusCounters::default(),
         };
@@ -146,7 +153,7 @@ impl StatusManager {
         let mut state = self.shared.state();
         if let Some(entry) = state.entries.get_mut(uid) {
             entry.written = 0;
-            self.shared.mark_dirty(&mut state, uid.clone());
+            self.shared.mark_dirty(&mut state, uid.clone(), Duration::ZERO);
         }
     }
 
@@ -155,7 +162,7 @@ impl StatusManager {
         let mut state = self.shared.state();
         let before = state.entries.len();
         state.entries.retain(|uid, _| keep(uid));
-        state.dirty.retain(|uid| keep(uid));
+        state.dirty.retain(|uid, _| keep(uid));
         before - state.entries.len()
     }
 
@@ -231,6 +238,8 @@ impl Shared {
         }
         state.counters.changed += 1;
         self.metrics.count_ends(previous, &status);
+        let may_wait = cached.is_some() && !finishes && differ_in_details(previous, &status);
+        let delay = if may_wait { DETAILS_WAIT } else { Duration::ZERO };
 
         let written = entry.map_or(0, |entry| entry.written);
         let pending_since = match &cached {
@@ -250,14 +259,16 @@ impl Shared {
         let written = if told { version } else { written };
         state.entries.insert(reference.uid.clone(), Entry { current, written });
         if !told {
-            self.mark_dirty(state, reference.uid);
+            self.mark_dirty(state, reference.uid, delay);
         }
         SetOutcome::Changed { version }
     }
 
-    fn mark_dirty(&self, state: &mut State, uid: PodUid) {
+    fn mark_dirty(&self, state: &mut State, uid: PodUid, delay: Duration) {
         if state.listening {
-            state.dirty.insert(uid);
+            let due = Instant::now() + delay;
+            let known = state.dirty.entry(uid).or_insert(due);
+            *known = due.min(*known);
             self.changed.notify_one();
         }
     }
@@ -276,12 +287,21 @@ impl StatusChanges {
         self.shared.changed.notified().await;
     }
 
-    /// Takes the newest status of some pod that has something to tell and that `ready` accepts.
+    /// Takes the newest status of some pod that has something to tell, which is due, and that
+    /// `ready` accepts.
     pub fn take(&mut self, ready: impl Fn(&PodUid) -> bool) -> Option<Arc<VersionedStatus>> {
+        let now = Instant::now();
         let mut state = self.shared.state();
-        let uid = state.dirty.iter().find(|uid| ready(uid))?.clone();
+        let (uid, _) = state.dirty.iter().find(|(uid, due)| **due <= now && ready(uid))?;
+        let uid = uid.clone();
         state.dirty.remove(&uid);
         state.entries.get(&uid).map(|entry| Arc::clone(&entry.current))
+    }
+
+    /// When something will be due that is not due yet.
+    pub fn next_due(&self) -> Option<Instant> {
+        let now = Instant::now();
+        self.shared.state().dirty.values().copied().filter(|due| *due > now).min()
     }
 
     /// The sink has taken `version` of `uid`.
@@ -321,10 +341,11 @@ impl StatusChanges {
         let drifted = taken.into_iter().filter(|(current, _)| drifted(current));
         let uids: Vec<PodUid> =
             due.into_iter().chain(drifted).map(|(current, _)| current.pod.uid.clone()).collect();
+        let now = Instant::now();
         let mut state = self.shared.state();
         for uid in uids {
             if state.entries.contains_key(&uid) {
-                state.dirty.insert(uid);
+                state.dirty.insert(uid, now);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rubelet_types::PodUid;
 use tokio::task::{Id, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use crate::manager::{StatusChanges, VersionedStatus};
 
@@ -44,8 +44,9 @@ pub enum WriteOutcome {
     Deleted,
 }
 
-/// Tells `sink` about every change until the future is dropped: at once when a status changes, and
-/// every 10 s what failed or has drifted. Dropping it gives up the writes that are under way.
+/// Tells `sink` about every change until the future is dropped: at once when a status changes, a
+/// second later if only details of it have, and every 10 s what failed or has drifted. Dropping it
+/// gives up the writes that are under way.
 pub async fn publish_statuses<S: StatusSink>(mut changes: StatusChanges, sink: Arc<S>) {
     let mut writes = JoinSet::new();
     let mut under_way: HashMap<Id, Arc<VersionedStatus>> = HashMap::new();
@@ -59,8 +60,10 @@ pub async fn publish_statuses<S: StatusSink>(mut changes: StatusChanges, sink: A
                 writes.spawn(async move { timeout(WRITE_DEADLINE, sink.write(&taken)).await });
             under_way.insert(task.id(), status);
         }
+        let next_due = changes.next_due();
         tokio::select! {
             () = changes.changed() => {}
+            () = sleep_until(next_due.unwrap_or_else(Instant::now)), if next_due.is_some() => {}
             Some(ended) = writes.join_next_with_id() => {
                 let (id, result) = match ended {
                     Ok((id, result)) => (id, Ok(result)),

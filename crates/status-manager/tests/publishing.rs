@@ -140,6 +140,37 @@ async fn a_change_is_told_at_once_and_rest_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn details_are_told_with_what_matters_or_a_second_later() {
+    let server = Server::new();
+    let manager = start(&server);
+    let with_ip =
+        |ip: &str, reason: &str| PodStatus { pod_ip: Some(ip.to_owned()), ..status(reason) };
+    let writes = || server.with(|objects| objects.writes);
+    manager.set_status(&pod("u"), with_ip("10.0.0.1", "one"));
+    until(|| writes() == 1).await;
+
+    manager.set_status(&pod("u"), with_ip("10.0.0.2", "one"));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(writes(), 1, "an address alone was told at once");
+    // One more detail puts nothing off.
+    manager.set_status(&pod("u"), with_ip("10.0.0.3", "one"));
+    let took = until(|| writes() == 2).await;
+    assert!((450..550).contains(&took.as_millis()), "{took:?}");
+
+    manager.set_status(&pod("u"), with_ip("10.0.0.4", "one"));
+    manager.set_status(&pod("u"), with_ip("10.0.0.4", "two"));
+    let took = until(|| server.reason("u").as_deref() == Some("two")).await;
+    assert!(took < Duration::from_millis(10), "{took:?}");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(writes(), 3);
+
+    manager.set_status(&pod("u"), with_ip("10.0.0.5", "two"));
+    manager.finish(&pod("u"));
+    let took = until(|| server.reason("u").is_none()).await;
+    assert!(took < Duration::from_millis(10), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_write_delays_nobody_else_and_meets_the_newest_status_next() {
     let server = Server::new();
     server.with(|objects| objects.slow.insert("slow".to_owned()));

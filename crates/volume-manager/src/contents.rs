@@ -22,9 +22,8 @@ use crate::port::{ClaimPort, ContentPort};
 
 /// An object that could not be read in this time is not waited for.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Files are compared with what they should be after a time between these two, so that the pods
-/// of a node take turns.
-const UPDATE_PERIOD: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(90));
+/// The shortest time after which files are compared with what they should be.
+const LEAST_UPDATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// What volumes are made of beside the pods' own specs.
 #[derive(Clone, Debug)]
@@ -63,7 +62,8 @@ impl VolumeManager {
     }
 
     /// Keeps the files of all volumes that were set up as the API server has them: at once when
-    /// [`VolumeManager::object_changed`] says so, and at the latest after 60 to 90 seconds.
+    /// [`VolumeManager::object_changed`] says so, and at the latest after once to one and a half
+    /// times `syncFrequency`.
     /// Containers go on running meanwhile, and read the old files if the new ones cannot be told.
     ///
     /// Never returns; to be run once.
@@ -78,7 +78,7 @@ impl VolumeManager {
                     inner.memory.updated(&uid, next);
                 });
             }
-            let idle = Instant::now() + UPDATE_PERIOD.1;
+            let idle = Instant::now() + self.inner.update_period();
             tokio::select! {
                 () = self.inner.memory.due_changed() => {}
                 () = sleep_until(next.unwrap_or(idle)) => {}
@@ -89,6 +89,13 @@ impl VolumeManager {
 }
 
 impl Inner {
+    /// After which the files of a pod are compared with what they should be: one of its own each
+    /// time, so that the pods of a node take turns.
+    pub(crate) fn update_period(&self) -> Duration {
+        let least = self.config.sync_frequency.max(LEAST_UPDATE_PERIOD);
+        least.saturating_add(least.div_f64(2.0).mul_f64(rand::random()))
+    }
+
     /// Compares the files of a pod's volumes with what they should be; returns when to do so again.
     async fn update_contents(self: &Arc<Self>, pod: &Arc<Pod>) -> Instant {
         let reference = pod_ref(pod);
@@ -115,7 +122,7 @@ impl Inner {
             }
         }
         let now = Instant::now();
-        let usual = update_period();
+        let usual = self.update_period();
         now + soonest.map_or(usual, |soonest| soonest.min(usual))
     }
 
@@ -204,12 +211,6 @@ async fn read(
 
 fn too_late(kind: ObjectKind) -> String {
     format!("failed to sync {} cache: timed out waiting for the condition", kind.resource())
-}
-
-/// A pod's own between the two bounds.
-pub(crate) fn update_period() -> Duration {
-    let (least, most) = UPDATE_PERIOD;
-    least + (most - least).mul_f64(rand::random())
 }
 
 /// What kind of failure it is, for how long it is waited.

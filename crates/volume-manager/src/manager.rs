@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::blocking::PodOperations;
 use crate::content::{ContentToSetUp, set_up_content};
-use crate::contents::{Payloads, VolumeContent, cause_of, update_period};
+use crate::contents::{Payloads, VolumeContent, cause_of};
 use crate::empty_dir::{FsGroup, create_private_directories};
 use crate::error::{
     EnsureVolumesError, FAILED_MOUNT, Operation, PrepareSubPathError, ReleaseVolumesError,
@@ -51,6 +51,9 @@ pub struct VolumeManagerConfig {
     pub allocatable_memory: Option<u64>,
     /// How many pods' volumes are worked on at once.
     pub operations_at_once: usize,
+    /// `syncFrequency`: how often files are compared with what they should be, if nobody says earlier
+    /// that they have changed.
+    pub sync_frequency: Duration,
 }
 
 /// Mounts and unmounts the volumes of pods.
@@ -211,7 +214,11 @@ impl VolumeManager {
             let has_content =
                 |volume: &DesiredVolume| matches!(volume.source, VolumeSource::Content(_));
             if desired.volumes.iter().any(has_content) {
-                inner.memory.keep_updated(&reference.uid, pod, Instant::now() + update_period());
+                inner.memory.keep_updated(
+                    &reference.uid,
+                    pod,
+                    Instant::now() + inner.update_period(),
+                );
             }
             return Ok(PodVolumes::new(&inner.config.paths, &reference.uid, desired.volumes));
         }

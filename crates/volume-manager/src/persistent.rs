@@ -263,3 +263,38 @@ fn look_up(path: &Path) -> Result<fs::Metadata, SetUpError> {
         _ => SetUpError::io("read", path)(error),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rubelet_types::NodePaths;
+
+    use super::*;
+    use crate::host_mounts::HostMounts;
+
+    #[test]
+    fn a_change_of_owners_that_takes_long_is_told_of_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = NodePaths::new(root.path(), "/var/log/pods", "/var/log/containers");
+        fs::create_dir(paths.pods_dir()).unwrap();
+        let pod = PodRef::new("u1", "ns", "web");
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = told.clone();
+        let events = EventRecorder::new(move |event| {
+            let EventObject::Pod(pod) = event.object else { panic!("not of a pod") };
+            sink.lock().unwrap().push(format!("{pod} {}: {}", event.reason, event.message));
+        });
+        let set_up = SetUp {
+            mounts: &HostMounts,
+            directory: &PodDirectory::locate(&paths, &pod.uid).unwrap(),
+            pod: &pod,
+            events: &events,
+            turns: &VolumeTurns::default(),
+        };
+        set_up.tell_progress("Setting volume ownership for v, processed 6 files.".to_owned());
+        assert_eq!(
+            *told.lock().unwrap(),
+            ["web_ns(u1) VolumePermissionChangeInProgress: \
+              Setting volume ownership for v, processed 6 files."]
+        );
+    }
+}

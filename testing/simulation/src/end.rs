@@ -9,8 +9,8 @@ use rubelet_cri::v1::{ContainerState, PodSandboxState};
 use rubelet_fake_cri::Inventory;
 use rubelet_pod_status::statuses_equal;
 use rubelet_types::{
-    ContainerKind, PodUid, RestartPolicy, containers, is_terminal_phase, pod_ref,
-    pod_restart_policy,
+    ContainerKind, PodUid, RestartPolicy, container_requests, containers, is_terminal_phase,
+    pod_ref, pod_restart_policy,
 };
 
 use crate::ledger::{Ledger, short};
@@ -261,6 +261,12 @@ fn pod_differences(
             (_, Some((ContainerState::ContainerRunning, _))) => {
                 if spec.kind == ContainerKind::Init {
                     wrong.push(format!("init container {name} still runs"));
+                }
+                let wanted = container_requests(&spec.container).cpu_milli();
+                let shares = (wanted * 1024 / 1000).max(2);
+                let given = newest.map_or(0, |newest| newest.resources.cpu_shares);
+                if given != shares {
+                    wrong.push(format!("{name} has {given} CPU shares and not {shares}"));
                 }
             }
             // It waits for its back-off, or rests.

@@ -42,7 +42,7 @@ pub(crate) struct PodRecord {
     pub(crate) revived: bool,
     /// Since when it is to go.
     pub(crate) leaving: Option<Duration>,
-    /// Containers whose image was changed, by name.
+    /// Containers whose image was changed, or their resources in a way that restarts them, by name.
     pub(crate) changed: BTreeSet<String>,
     /// A call that may have its effect late was about it.
     pub(crate) muddled: bool,

@@ -168,6 +168,10 @@ impl PodMaker<'_> {
         }
         if self.chance(0.3) {
             container["resources"] = json!({"requests": {"cpu": "10m", "memory": "16Mi"}});
+            if role != Role::Init && policy == "Always" && self.next_container.is_multiple_of(3) {
+                container["resizePolicy"] =
+                    json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+            }
         }
         if role == Role::Sidecar {
             container["restartPolicy"] = json!("Always");

@@ -36,6 +36,8 @@ const LOOK: Duration = Duration::from_millis(250);
 
 pub(crate) struct World {
     pub(crate) random: StdRng,
+    /// Chance of resizes: beside the other, so that what else happens is as it is without them.
+    resizes: StdRng,
     pub(crate) book: Book,
     pub(crate) runtime: FakeRuntime,
     pub(crate) machine: Machine,
@@ -112,6 +114,7 @@ impl World {
         };
         Ok(Self {
             random,
+            resizes: StdRng::seed_from_u64(!seed),
             book,
             runtime,
             machine,
@@ -567,6 +570,7 @@ impl World {
                 self.add_pod_named(&manifest, Origin::Static)
             }
             Origin::Api => {
+                self.resize_pod(&uid);
                 let image = IMAGES[self.random.random_range(0..IMAGES.len())];
                 let mut changed = None;
                 let pod = self.api.change(&uid, |pod| {
@@ -587,6 +591,35 @@ impl World {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Containers of a pod are to have more or less CPU. None gets its first request, nor loses its
+    /// only one: the class of a pod stays.
+    fn resize_pod(&mut self, uid: &str) {
+        let mut changed = Vec::new();
+        let random = &mut self.resizes;
+        let pod = self.api.change(uid, |pod| {
+            let Some(spec) = pod.spec.as_mut() else { return };
+            let sidecars = spec.init_containers.iter_mut().flatten();
+            let sidecars = sidecars.filter(|it| it.restart_policy.as_deref() == Some("Always"));
+            for container in sidecars.chain(spec.containers.iter_mut()) {
+                let requests = container.resources.as_mut().and_then(|it| it.requests.as_mut());
+                if let Some(cpu) = requests.and_then(|requests| requests.get_mut("cpu"))
+                    && random.random_bool(0.7)
+                {
+                    cpu.0 = ["10m", "20m", "40m"][random.random_range(0..3)].to_owned();
+                    let restarts = container.resize_policy.is_some();
+                    changed.push((container.name.clone(), cpu.0.clone(), restarts));
+                }
+            }
+        });
+        let Some(pod) = pod.filter(|_| !changed.is_empty()) else { return };
+        self.book.note(format!("~ pod {uid}: is to have {changed:?}"));
+        if let Some(record) = self.book.open().pods.get_mut(uid) {
+            record.pod = pod;
+            let restarts = changed.into_iter().filter(|(.., restarts)| *restarts);
+            record.changed.extend(restarts.map(|(name, ..)| name));
         }
     }
 

@@ -71,6 +71,7 @@ const PLACES: &[(Layer, &[&str])] = &[
     (
         Layer::Manager,
         &[
+            "rubelet-allocation-manager",
             "rubelet-certificate-manager",
             "rubelet-container-logs",
             "rubelet-container-manager",

@@ -80,6 +80,10 @@ fn numbers_have_ranges() {
             json!({"syncFrequency": "-1s"}),
             "syncFrequency (--sync-frequency) -1s must be greater than 0",
         ),
+        (
+            json!({"iptablesMasqueradeBit": -1}),
+            "iptablesMasqueradeBit -1 must be between 0 and 31, inclusive",
+        ),
         (json!({"iptablesDropBit": 32}), "iptablesDropBit 32 must be between 0 and 31, inclusive"),
         (
             json!({"memoryThrottlingFactor": 1.5}),

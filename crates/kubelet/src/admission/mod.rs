@@ -1,12 +1,14 @@
 //! Whether a pod may run here: pure handlers, in upstream's order.
 //!
 //! What: [`decide_admission`] lets a pod in, refuses it with the reason that users know, or names the
-//! pods that have to make room for it.
+//! pods that have to make room for it. [`decide_resize`] asks the same for a pod that runs and wants
+//! other resources.
 //! Not here: who asks when, and the stopping of those pods (`pod_admission.rs`).
 
 mod host_ports;
 mod placement;
 mod preemption;
+mod resize;
 mod resources;
 mod security;
 #[cfg(test)]
@@ -21,6 +23,7 @@ use rubelet_types::{PodUid, ResourceAmounts, is_critical_pod, pod_ref};
 
 pub(crate) use placement::matches_selector;
 use preemption::{Shortfall, plan_preemption};
+pub(crate) use resize::{Infeasible, ResizeVerdict, decide_resize};
 
 /// Why a pod is refused, in the words of status and event.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,3 +1,4 @@
+use rubelet_node_resources::ResizeRules;
 use serde_json::{Value, json};
 
 use super::*;
@@ -37,21 +38,32 @@ impl Bed {
         bed
     }
 
-    fn verdict(&self, pod: &Pod) -> Verdict {
+    fn with_facts<T>(&self, decide: impl FnOnce(&AdmissionFacts<'_>) -> T) -> T {
         let allocatable = amounts(&[("cpu", "4"), ("memory", "1Gi"), ("pods", "3")]);
-        decide_admission(
-            pod,
-            &AdmissionFacts {
-                active: &self.active,
-                leaving: &self.leaving,
-                expected: &self.expected,
-                node: &self.node,
-                allocatable: &allocatable,
-                allowed_unsafe_sysctls: &["net.core.*".to_owned()],
-                apparmor_enabled: false,
-                supplemental_groups_policy: false,
-            },
-        )
+        decide(&AdmissionFacts {
+            active: &self.active,
+            leaving: &self.leaving,
+            expected: &self.expected,
+            node: &self.node,
+            allocatable: &allocatable,
+            allowed_unsafe_sysctls: &["net.core.*".to_owned()],
+            apparmor_enabled: false,
+            supplemental_groups_policy: false,
+        })
+    }
+
+    fn verdict(&self, pod: &Pod) -> Verdict {
+        self.with_facts(|facts| decide_admission(pod, facts))
+    }
+
+    fn resize(&self, wanted: &Pod, granted: &Pod, rules: ResizeRules, swaps: bool) -> String {
+        let verdict =
+            self.with_facts(|facts| decide_resize(wanted, granted, rules, &|_, _| swaps, facts));
+        match verdict {
+            ResizeVerdict::Granted => "granted".to_owned(),
+            ResizeVerdict::Infeasible(why) => format!("never ({}): {}", why.detail, why.message),
+            ResizeVerdict::Deferred(why) => format!("{}: {}", why.reason, why.message),
+        }
     }
 
     fn check(&self, pod: &Pod) -> String {
@@ -113,6 +125,53 @@ fn resources_have_to_fit() {
     let mut heavy = asking("1");
     heavy["overhead"] = json!({"cpu": "3500m"});
     assert!(check(heavy, vec![]).starts_with("OutOfcpu"));
+}
+
+#[test]
+fn a_resize_waits_for_room_whoever_wants_it() {
+    let rules = ResizeRules::default();
+    let others = || vec![named("other", pod(asking("2500m")))];
+    let bed = Bed::standalone(others());
+    let waits = "OutOfcpu: Node didn't have enough resource: cpu, requested: 2000, used: 2500, \
+                 capacity: 4000";
+    let small = pod(asking("1"));
+    assert_eq!(bed.resize(&pod(asking("1500m")), &small, rules, true), "granted");
+    assert_eq!(bed.resize(&pod(asking("2")), &small, rules, true), waits);
+    // Nobody has to go for a resize, and who goes has to be gone.
+    assert_eq!(bed.resize(&critical(asking("2")), &critical(asking("1")), rules, false), waits);
+    let mut leaving = Bed::standalone(others());
+    leaving.leaving = HashSet::from([PodUid::new("other")]);
+    assert_eq!(leaving.resize(&pod(asking("2")), &small, rules, false), waits);
+}
+
+#[test]
+fn resizes_that_are_never_granted_are_told_apart() {
+    let rules = ResizeRules::default();
+    let bed = Bed::standalone(vec![]);
+    let memory = |request: &str, policy: &str| {
+        pod(json!({"containers": [{
+            "name": "c",
+            "resources": {"requests": {"memory": request}},
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": policy}],
+        }]}))
+    };
+    let resize = |policy: &str, swaps: bool| {
+        bed.resize(&memory("2Mi", policy), &memory("1Mi", policy), rules, swaps)
+    };
+    let swap = "never (swap_limitation): In-place resize of containers with swap is not supported.";
+    assert_eq!(resize("NotRequired", true), swap);
+    assert_eq!(resize("NotRequired", false), "granted");
+    assert_eq!(resize("RestartContainer", true), "granted");
+
+    let whole = |cpu: &str| {
+        pod(json!({"resources": {"requests": {"cpu": cpu}}, "containers": [{"name": "c"}]}))
+    };
+    let off = ResizeRules { pod_level: false, ..rules };
+    assert_eq!(bed.resize(&whole("2"), &whole("1"), rules, false), "granted");
+    assert_eq!(
+        bed.resize(&whole("2"), &whole("1"), off, false),
+        "never (plr_feature_gate_off): InPlacePodLevelResourcesVerticalScaling is disabled"
+    );
 }
 
 #[test]

@@ -98,7 +98,7 @@ async fn delete_now(api: &ApiServer, pod: &PodRef) -> Result<(), ApiError> {
 const MIRROR_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the mirrors of static pods said before this kubelet started: another kubelet may have had the
-/// node until now, and it keeps no statuses on the node.
+/// node meanwhile, and it keeps no statuses on the node.
 #[derive(Debug)]
 pub(crate) struct EarlierMirrors {
     api: ApiServer,
@@ -128,7 +128,7 @@ impl EarlierMirrors {
             Err(_) => format!("no answer within {MIRROR_PATIENCE:?}"),
         };
         tracing::warn!(pod = %pod, error,
-            "Could not read the mirror of a static pod that runs; its times begin anew");
+            "Could not read the mirror of a static pod that runs; what another kubelet said is lost");
         self.is_silent.store(true, Ordering::Relaxed);
         None
     }

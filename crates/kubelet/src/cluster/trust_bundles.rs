@@ -52,3 +52,28 @@ impl TrustBundles {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rubelet_fake_apiserver::{FakeApiServer, FakeOptions};
+    use rubelet_types::Clock;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn trust_bundles_are_not_read_without_their_gate() {
+        let server = FakeApiServer::new(FakeOptions { clock: Clock::system(), seed: 1 });
+        let bundle = json!({
+            "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+            "metadata": { "name": "all" }, "spec": { "trustBundle": "text" },
+        });
+        server.put_raw("clustertrustbundles", bundle);
+        let named = TrustBundleSpec::Name("all".to_owned());
+        let read = |is_enabled| TrustBundles::new(server.client(), is_enabled);
+        let Fetched::Found(texts) = read(true).read(&named).await else { panic!("not found") };
+        assert_eq!(texts, ["text"]);
+        let Fetched::Failed(why) = read(false).read(&named).await else { panic!("it was read") };
+        assert!(why.contains("ClusterTrustBundleProjection"), "{why}");
+    }
+}

@@ -2,6 +2,7 @@ use std::error::Error;
 use std::fmt;
 
 use jiff::Timestamp;
+use rubelet_config::VModuleItem;
 use tracing::{debug, error, info, info_span, trace, warn};
 
 use super::*;
@@ -232,10 +233,20 @@ fn streams_split_by_severity() {
 #[test]
 fn options_follow_the_configuration() {
     let mut config = LoggingConfiguration { verbosity: 3, ..Default::default() };
+    let item = VModuleItem { file_pattern: "pods*".to_owned(), verbosity: 7 };
+    config.vmodule.push(item);
     config.options.json.split_stream = true;
-    assert!(!LogOptions::from(&config).split_stream, "only the chosen format's options count");
+    let options = LogOptions::from(&config);
+    assert_eq!((options.format, options.verbosity), (LogFormat::Text, 3));
+    assert_eq!(options.vmodule, [("pods*".to_owned(), 7)]);
+    assert!(!options.split_stream, "only the chosen format's options count");
     config.format = "json".to_owned();
     let options = LogOptions::from(&config);
-    assert_eq!((options.format, options.verbosity), (LogFormat::Json, 3));
+    assert_eq!(options.format, LogFormat::Json);
     assert!(options.split_stream);
+    config.options.json.split_stream = false;
+    config.options.text.split_stream = true;
+    assert!(!LogOptions::from(&config).split_stream);
+    config.format = "text".to_owned();
+    assert!(LogOptions::from(&config).split_stream);
 }

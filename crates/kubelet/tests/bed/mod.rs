@@ -54,6 +54,23 @@ impl Machine {
         machine
     }
 
+    /// Gives pods cgroups: files that stand for what the kernel would make.
+    #[allow(dead_code, reason = "not every file of tests needs it")]
+    pub(crate) fn with_cgroups(self) -> Self {
+        for directory in ["", "kubepods", "kubepods/burstable", "kubepods/besteffort"] {
+            self.write(
+                &format!("host/cgroup/{directory}/cgroup.controllers"),
+                "cpuset cpu memory pids\n",
+            );
+            for file in
+                ["cgroup.subtree_control", "cgroup.procs", "cpu.weight", "cpu.max", "memory.max"]
+            {
+                self.write(&format!("host/cgroup/{directory}/{file}"), "");
+            }
+        }
+        self
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }
@@ -73,8 +90,10 @@ impl Machine {
         mounts: Arc<dyn MountPort>,
         cluster: impl FnOnce(PodSourceHandle, Host) -> Option<ClusterParts>,
     ) -> Kubelet {
+        // Unless the machine is made for more, pods have no cgroups.
+        let has_cgroups = self.path("host/cgroup/kubepods").exists();
         let arguments = [
-            "--cgroups-per-qos=false".to_owned(),
+            format!("--cgroups-per-qos={has_cgroups}"),
             "--enforce-node-allocatable=".to_owned(),
             "--fail-cgroupv1=false".to_owned(),
             format!("--root-dir={}", self.path("kubelet").display()),

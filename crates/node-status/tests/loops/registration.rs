@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use rubelet_config::GoDuration;
 use rubelet_node_status::{NodeApiErrorKind, NodeOrigin};
 use serde_json::json;
 use tokio::time::sleep;
@@ -206,7 +207,7 @@ async fn alone_the_node_is_computed_all_the_same() {
 
 #[test]
 fn settings_follow_flags_and_configuration() {
-    let effective = effective(&[
+    let mut effective = effective(&[
         "--node-ip=10.0.0.1,fd00::1",
         "--node-labels=node.kubernetes.io/a=b,c=d",
         "--register-with-taints=k=v:NoExecute",
@@ -215,7 +216,7 @@ fn settings_follow_flags_and_configuration() {
         "--register-node=false",
         "--node-status-max-images=-1",
         "--enable-controller-attach-detach=false",
-        "--feature-gates=DisableNodeKubeProxyVersion=false",
+        "--feature-gates=DisableNodeKubeProxyVersion=false,KubeletRegistrationGetOnExistsOnly=true",
         "--node-status-update-frequency=4s",
     ]);
     let settings = rubelet_node_status::NodeSettings::new(&effective, "n1", "v1.36.2");
@@ -225,10 +226,16 @@ fn settings_follow_flags_and_configuration() {
     assert_eq!(settings.provider_id.as_deref(), Some("aws:///x"));
     assert!(settings.external_cloud_provider && settings.reports_kube_proxy_version);
     assert!(!settings.register_node && !settings.controller_attach_detach);
+    assert!(settings.registration_gets_existing_only);
     assert_eq!(settings.max_images, None);
     assert_eq!(settings.port, 10250);
     assert!(settings.declared_features.unwrap().contains(&"ExtendWebSocketsToKubelet".to_owned()));
     let timing = rubelet_node_status::NodeStatusTiming::new(&effective);
     assert_eq!((timing.update_frequency, timing.report_frequency), (seconds(4), seconds(300)));
     assert_eq!(timing.lease_duration_seconds, 40);
+    // Of these there are no flags.
+    effective.config.node_status_report_frequency = GoDuration::from_secs(9);
+    effective.config.node_lease_duration_seconds = 20;
+    let timing = rubelet_node_status::NodeStatusTiming::new(&effective);
+    assert_eq!((timing.report_frequency, timing.lease_duration_seconds), (seconds(9), 20));
 }

@@ -28,6 +28,7 @@
 //! look [@T]                                 the runtime is looked at (taken at T)
 //! probe NAME liveness|startup=Success|Failure|Unknown
 //! network ready|MESSAGE
+//! resize [in-place=A,B] [by-restart=C] [pod]  what of its resources is not as granted; now nothing
 //! now T | +N                                the time; N seconds pass
 //! object-changed | delete grace=N | remove | stop CAUSE [grace=N] | admit | start-time T
 //! done KEY | cancelled KEY | fail KEY REASON MESSAGE [retry=N]

@@ -1,6 +1,6 @@
 //! The small language of the decision tables: facts in, decision out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::evicted;
 use crate::{
     Action, ActionFailure, ActionKey, ActionOutcome, BackOffSettings, Decision, NetworkState,
-    Observed, PodEvent, PodState, ProbeLookup, Stage, StopCause, decide,
+    Observed, PodEvent, PodState, ProbeLookup, ResizeDue, Stage, StopCause, decide,
 };
 
 /// Probe results by container name: instances come and go, the tables speak of the newest.
@@ -43,6 +43,7 @@ pub(super) struct Case {
     snapshot: PodSnapshot,
     probes: Probes,
     network: NetworkState,
+    resize: Option<ResizeDue>,
     now: i64,
 }
 
@@ -64,6 +65,7 @@ impl Default for Case {
             snapshot: PodSnapshot::empty(pod_ref(&Pod::default()), second(0)),
             probes: Probes::default(),
             network: NetworkState::Ready,
+            resize: None,
             now: 1000,
         }
     }
@@ -92,6 +94,7 @@ fn key(word: &str) -> ActionKey {
         "start" => ActionKey::Start(of.to_owned()),
         "pre-stop" => ActionKey::PreStop(of.into()),
         "stop" => ActionKey::Stop(of.into()),
+        "resize" => ActionKey::Resize,
         "remove" => ActionKey::Remove(of.into()),
         "remove-sandbox" => ActionKey::RemoveSandbox(of.into()),
         "release" => ActionKey::Release,
@@ -108,6 +111,7 @@ fn key_word(key: &ActionKey) -> String {
         ActionKey::Start(name) => format!("start:{name}"),
         ActionKey::PreStop(id) => format!("pre-stop:{id}"),
         ActionKey::Stop(id) => format!("stop:{id}"),
+        ActionKey::Resize => "resize".to_owned(),
         ActionKey::Remove(id) => format!("remove:{id}"),
         ActionKey::RemoveSandbox(id) => format!("remove-sandbox:{id}"),
         ActionKey::Release => "release".to_owned(),
@@ -175,6 +179,7 @@ impl Case {
                         words => NetworkState::NotReady(words.join(" ")),
                     };
                 }
+                "resize" => self.read_resize(rest),
                 "now" => self.now = rest[0].parse().unwrap(),
                 word if word.starts_with('+') => {
                     self.now += word[1..].parse::<i64>().unwrap();
@@ -197,6 +202,17 @@ impl Case {
         }
         self.unseen = false;
         self.decide_until_settled()
+    }
+
+    fn read_resize(&mut self, words: &[&str]) {
+        let names = |key| -> BTreeSet<String> {
+            value(words, key).iter().flat_map(|list| list.split(',')).map(str::to_owned).collect()
+        };
+        self.resize = (!words.is_empty()).then(|| ResizeDue {
+            in_place: names("in-place"),
+            by_restart: names("by-restart"),
+            pod_cgroup: words.contains(&"pod"),
+        });
     }
 
     fn state(&mut self) -> &mut PodState {
@@ -501,7 +517,11 @@ impl Case {
         let mut text = String::new();
         for _ in 0..5 {
             let now = second(self.now);
-            let observed = Observed { probes: &self.probes, network: &self.network };
+            let observed = Observed {
+                probes: &self.probes,
+                network: &self.network,
+                resize: self.resize.as_ref(),
+            };
             let state = self.state.as_ref().expect("the state was made");
             let decision = decide(state, &observed, now);
             assert_eq!(decision, decide(state, &observed, now), "the same inputs decide the same");
@@ -609,6 +629,7 @@ fn render_action(action: &Action) -> String {
         | Action::StopSandbox { .. }
         | Action::RemoveContainer { .. }
         | Action::RemoveSandbox { .. }
+        | Action::ResizePod
         | Action::ReleasePod
         | Action::RemovePod => key,
     }

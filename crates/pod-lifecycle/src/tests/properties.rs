@@ -119,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::bool::weighted(0.3).prop_map(|remove| if remove { Step::Remove } else { Step::Look }),
         1 => prop::bool::weighted(0.3)
             .prop_map(|evict| if evict { Step::Evict(4) } else { Step::Late }),
+        1 => (number.clone(), any::<bool>()).prop_map(|(which, in_place)| Step::Resize(which, in_place)),
         1 => number.clone().prop_map(Step::NewImage),
         1 => number.prop_map(Step::Prune),
         1 => any::<u8>().prop_map(Step::Crash),

@@ -19,7 +19,7 @@ use super::evicted;
 use super::language::Probes;
 use crate::{
     Action, ActionFailure, ActionKey, ActionOutcome, BackOffSettings, ContainerStart, Decision,
-    NetworkState, Observed, PodEvent, PodState, Stage, StopCause, StopReason, decide,
+    NetworkState, Observed, PodEvent, PodState, ResizeDue, Stage, StopCause, StopReason, decide,
 };
 
 /// How an action ends.
@@ -61,6 +61,8 @@ pub(super) enum Step {
     Remove,
     Evict(i64),
     NewImage(usize),
+    /// The pod is granted other resources for a container, in place or not.
+    Resize(usize, bool),
     Prune(usize),
     /// The kubelet loses its memory. Of the actions in flight those whose bit is set had their
     /// effect.
@@ -107,6 +109,7 @@ pub(super) struct World {
     reported: PodStatus,
     now: Timestamp,
     network: NetworkState,
+    resize: ResizeDue,
     probes: Probes,
     sandboxes: Vec<SandboxSnapshot>,
     containers: Vec<Container>,
@@ -143,6 +146,7 @@ impl World {
             reported: PodStatus::default(),
             now: Timestamp::from_second(1000).unwrap(),
             network: NetworkState::Ready,
+            resize: ResizeDue::default(),
             probes: Probes::default(),
             sandboxes: Vec::new(),
             containers: Vec::new(),
@@ -249,6 +253,18 @@ impl World {
                     self.apply(PodEvent::Updated(self.pod.clone().into()));
                 }
             }
+            Step::Resize(which, in_place) if self.listed => {
+                let spec = self.pod.spec.as_mut().unwrap();
+                if let Some(index) = pick(spec.containers.len(), *which) {
+                    let name = spec.containers[index].name.clone();
+                    spec.containers[index].resources.get_or_insert_default();
+                    let due = &mut self.resize;
+                    let of = if *in_place { &mut due.in_place } else { &mut due.by_restart };
+                    of.insert(name);
+                    due.pod_cgroup = true;
+                    self.apply(PodEvent::Updated(self.pod.clone().into()));
+                }
+            }
             Step::Prune(which) => {
                 let dead: Vec<usize> = self.positions(|c| !c.runs());
                 if let Some(index) = pick(dead.len(), *which) {
@@ -257,7 +273,7 @@ impl World {
                 }
             }
             Step::Crash(effects) => self.crash(*effects),
-            Step::Delete(_) | Step::Remove | Step::NewImage(_) => {}
+            Step::Delete(_) | Step::Remove | Step::NewImage(_) | Step::Resize(..) => {}
         }
         self.decide();
     }
@@ -378,6 +394,15 @@ impl World {
                 self.containers.retain(|c| c.snapshot.id != *id);
                 Ok(ActionOutcome::Done)
             }
+            Action::ResizePod => {
+                let runs = |name: &String| {
+                    self.containers.iter().any(|c| c.runs() && c.snapshot.name == *name)
+                };
+                self.resize.by_restart.retain(runs);
+                self.resize.in_place.clear();
+                self.resize.pod_cgroup = false;
+                Ok(ActionOutcome::Done)
+            }
             Action::RemoveSandbox { id } => {
                 let is_used =
                     self.containers.iter().any(|c| c.snapshot.sandbox_id.as_ref() == Some(id));
@@ -420,6 +445,8 @@ impl World {
             return Err(format!("the name {name}_{count} is reserved"));
         }
         self.check_start(start);
+        self.resize.by_restart.remove(&name);
+        self.resize.in_place.remove(&name);
         let image = find_container(&self.pod, &name)
             .and_then(|spec| spec.container.image.clone())
             .unwrap_or_default();
@@ -592,7 +619,12 @@ impl World {
             self.note_started_sidecars();
             let probes = std::mem::take(&mut self.probes);
             let network = self.network.clone();
-            let observed = Observed { probes: &probes, network: &network };
+            let resize = self.resize.clone();
+            let observed = Observed {
+                probes: &probes,
+                network: &network,
+                resize: Some(&resize).filter(|due| **due != ResizeDue::default()),
+            };
             let decision = decide(&self.state, &observed, self.now);
             assert_eq!(decision, decide(&self.state, &observed, self.now), "I6");
             self.probes = probes;
@@ -663,7 +695,10 @@ impl World {
         };
         if let Some((
             id,
-            StopReason::SpecChanged | StopReason::Unknown | StopReason::ProbeFailed(_),
+            StopReason::SpecChanged
+            | StopReason::Unknown
+            | StopReason::ProbeFailed(_)
+            | StopReason::Resized,
         )) = stopped
         {
             for container in self.containers.iter_mut().filter(|c| c.snapshot.id == *id) {

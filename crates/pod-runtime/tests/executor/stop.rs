@@ -1,5 +1,6 @@
 use rubelet_cri::Rpc;
 use rubelet_fake_cri::{ExecAnswer, Script, ScriptMatch};
+use rubelet_metrics::{Format, Registry};
 use rubelet_types::ContainerId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -128,4 +129,37 @@ async fn a_container_never_gets_less_time_than_promised() {
     let begun = Instant::now();
     node.runtime.stop_container(&container.id, Duration::from_millis(2500)).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 3);
+}
+
+#[tokio::test]
+async fn a_hook_that_asks_for_tls_takes_an_answer_without_and_says_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hook = serde_json::json!({"httpGet": {"port": port, "scheme": "HTTPS"}});
+    let (node, pod, id) = with_pre_stop(hook).await;
+    let cancel = CancellationToken::new();
+    let hook = node.runtime.run_pre_stop(&pod, "127.0.0.1", &id, "c", seconds(10), &cancel);
+    // Who speaks HTTP alone takes the client's hello for a bad request.
+    let server = async {
+        let mut requests = Vec::new();
+        for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
+        }
+        requests
+    };
+    let ((), requests) = tokio::join!(hook, timeout(seconds(10), server));
+    assert!(requests.unwrap()[1].starts_with("GET / HTTP/1.1\r\n"));
+    assert_eq!(
+        node.events(),
+        [format!(
+            "W web_ns(u1) LifecycleHTTPFallback: request to HTTPS lifecycle hook 127.0.0.1:{port} \
+             got HTTP response, retry with HTTP succeeded"
+        )]
+    );
+    let text = Registry::new().with(node.runtime.hook_metrics()).expose(Format::Prometheus);
+    assert!(text.contains("\nkubelet_lifecycle_handler_http_fallbacks_total 1\n"), "{text}");
 }

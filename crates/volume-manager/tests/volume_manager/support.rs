@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_types::{Clock, EventObject, EventRecorder, NodePaths, PodRef, ResourceAmounts};
@@ -22,6 +23,8 @@ pub(crate) struct Node {
 }
 
 pub(crate) const ALLOCATABLE: u64 = 1 << 30;
+/// `syncFrequency`, other than by default.
+pub(crate) const SYNC_FREQUENCY: Duration = Duration::from_secs(20);
 
 impl Node {
     pub(crate) fn new(mounts: impl MountPort) -> Self {
@@ -87,6 +90,7 @@ fn start(
         paths: paths.clone(),
         allocatable_memory: Some(ALLOCATABLE),
         operations_at_once: 4,
+        sync_frequency: SYNC_FREQUENCY,
     };
     let content = VolumeContent {
         objects: Some(Arc::new(content.clone())),

@@ -13,6 +13,7 @@ mod node;
 mod outage;
 mod pods;
 mod rejected;
+mod resize;
 mod restart;
 mod stage;
 mod static_pods;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         workloads::TRIALS,
         static_pods::TRIALS,
         rejected::TRIALS,
+        resize::TRIALS,
         restart::TRIALS,
         bad_input::TRIALS,
         certificates::TRIALS,

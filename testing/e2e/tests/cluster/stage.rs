@@ -46,7 +46,7 @@ impl Ground {
     ) -> anyhow::Result<()> {
         let stage = match self.shared.0.take() {
             Some(stage) => stage,
-            None => Stage::start(self, 1, |_| {})?,
+            None => Stage::start(self, 1, serve_trust_bundles)?,
         };
         let stage = stage.run(trial)?;
         self.shared.0.replace(Some(stage));
@@ -403,6 +403,17 @@ impl Stage {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+/// What nodes may read of what the cluster trusts is behind gates that are off.
+fn serve_trust_bundles(control_plane: &mut Options) {
+    control_plane.api_server_args.extend(
+        [
+            "--runtime-config=certificates.k8s.io/v1beta1=true",
+            "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
+        ]
+        .map(str::to_owned),
+    );
 }
 
 /// A pod that has no token.

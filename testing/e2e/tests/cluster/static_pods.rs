@@ -2,15 +2,17 @@
 
 use anyhow::{Context, ensure};
 use rubelet_e2e::manifest::{busybox, pod};
+use rubelet_e2e::wait_for;
 use rubelet_test_bed::trials::Trial;
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, id_of_app};
-use crate::{Ground, on_one_node};
+use crate::{Ground, WAIT, on_one_node};
 
 pub(crate) const TRIALS: &[Trial<Ground>] = on_one_node![
     a_static_pod_has_a_mirror_that_follows_its_manifest,
     a_refused_static_pod_is_asked_anew_by_the_next_kubelet,
+    what_another_kubelet_said_of_a_static_pod_meanwhile_goes_on,
 ];
 
 /// The annotation with the identity of the static pod that a mirror stands for.
@@ -81,4 +83,34 @@ fn a_refused_static_pod_is_asked_anew_by_the_next_kubelet(stage: &mut Stage) -> 
     stage.kubelet().remove_manifest("choosy.yaml")?;
     stage.wait_until_gone(name)?;
     stage.merge(path, &json!({ "metadata": { "labels": { label: null } } })).map(drop)
+}
+
+fn what_another_kubelet_said_of_a_static_pod_meanwhile_goes_on(
+    stage: &mut Stage,
+) -> anyhow::Result<()> {
+    let mut lasting = pod("lasting", json!({ "containers": [busybox("app", "exec sleep 3600")] }));
+    lasting["metadata"]["namespace"] = stage.namespace().into();
+    stage.kubelet().write_pod(&lasting)?;
+    let name = "lasting-node-1";
+    let before = stage.wait_until_ready(name)?;
+    stage.kubelet_mut(0).stop()?;
+    // As the Go kubelet leaves it: begun anew when that one started, and told to the mirror alone.
+    let told = before.raw["status"].to_string();
+    // The API server's clock, once it shows another second than those that were told of.
+    let now = wait_for("another second", WAIT, || {
+        let made = json!({ "metadata": { "generateName": "now-" } });
+        let made = stage.create(&stage.path("configmaps"), &made);
+        let now = made.map_err(|error| format!("{error:#}"))?;
+        let now = now["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+        if told.contains(&now) { Err(now) } else { Ok(now) }
+    })?;
+    let path = stage.path(&format!("pods/{name}/status"));
+    stage.merge(&path, &json!({ "status": { "startTime": now } }))?;
+    stage.kubelet_mut(0).start_again()?;
+    stage.wait_until_at_rest()?;
+    let after = stage.wait_until_ready(name)?;
+    ensure!(after.raw["status"]["startTime"] == json!(now), "{}", after.raw["status"]);
+    ensure!(id_of_app(&after)? == id_of_app(&before)? && after.restarts() == 0, "{after:?}");
+    stage.kubelet().remove_manifest("lasting.yaml")?;
+    stage.wait_until_gone(name)
 }

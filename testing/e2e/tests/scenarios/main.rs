@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` runs it; `cargo test -p rubelet-e2e -- NAME` runs some of it.
 
+mod configured;
 mod environment;
 mod facts;
 mod image_volumes;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let scenarios: Vec<Scenario> = [
         runtime::SCENARIOS,
         start::SCENARIOS,
+        configured::SCENARIOS,
         probes::SCENARIOS,
         lifecycle::SCENARIOS,
         sources::SCENARIOS,

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rubelet_e2e::manifest::{busybox, pod, with};
@@ -16,10 +16,16 @@ use serde_json::json;
 use crate::WAIT;
 use crate::server::{ask, connect, wait_until_served};
 
-pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::on_all(
-    "sessions_into_containers_leave_nothing_behind",
-    sessions_into_containers_leave_nothing_behind,
-)];
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::on_all(
+        "sessions_into_containers_leave_nothing_behind",
+        sessions_into_containers_leave_nothing_behind,
+    ),
+    Scenario::on_built(
+        "a_session_in_which_nothing_moves_ends",
+        a_session_in_which_nothing_moves_ends,
+    ),
+];
 
 const CYCLES: usize = 40;
 /// So many go first, so that what is made once is there.
@@ -242,5 +248,27 @@ fn sessions_into_containers_leave_nothing_behind(stage: &Stage) -> anyhow::Resul
     println!("{figures}");
     ensure!(grown <= GROWTH, "{figures}");
     ensure!(after.threads <= before.threads + 2, "{figures}");
+    Ok(())
+}
+
+fn a_session_in_which_nothing_moves_ends(stage: &Stage) -> anyhow::Result<()> {
+    let mut options = stage.kubelet_options();
+    options.config = json!({ "streamingConnectionIdleTimeout": "3s" });
+    let kubelet = stage.start_kubelet_with(options)?;
+    kubelet
+        .write_pod(&pod("quiet", json!({ "containers": [busybox("app", "exec sleep 3600")] })))?;
+    let quiet = kubelet.wait_for_pod("quiet", "ready", WAIT, |pod| pod.ready)?;
+    wait_until_served(&kubelet)?;
+    let command = "command=sleep&command=3600&output=1";
+    let path = format!("/exec/default/{}/app?{command}", quiet.name);
+    let begun = Instant::now();
+    let mut socket = Socket::open(&kubelet, &path, "v5.channel.k8s.io")?;
+    // However it is ended: a read from a connection that stays open gives up after WAIT.
+    while let Ok((kind, _)) = socket.receive()
+        && kind != CLOSE
+    {}
+    let lasted = begun.elapsed();
+    ensure!(lasted < WAIT, "it lasts");
+    ensure!(lasted >= Duration::from_secs(3), "it ended after {lasted:?}");
     Ok(())
 }

@@ -110,6 +110,37 @@ impl Calls {
     }
 }
 
+/// What stands between the calls that start a pod, and has to be answered before the next of them.
+const QUESTIONS: [&str; 3] = ["podsandbox_status", "image_status", "container_status"];
+
+/// How often a kubelet has asked the runtime each of [`QUESTIONS`], and for how long altogether in
+/// seconds, as its metrics tell.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked([(f64, f64); QUESTIONS.len()]);
+
+impl Asked {
+    pub(super) fn read(metrics: &str) -> Self {
+        let value = |what: &str, question: &str| {
+            let series = format!(
+                "kubelet_runtime_operations_duration_seconds_{what}{{operation_type=\"{question}\"}} "
+            );
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+            line.and_then(|value| value.parse().ok()).unwrap_or_default()
+        };
+        Self(QUESTIONS.map(|question| (value("count", question), value("sum", question))))
+    }
+
+    /// How long the runtime took to answer one of each since `before`, on average.
+    pub(super) fn since(&self, before: &Self) -> Duration {
+        let each =
+            self.0.iter().zip(&before.0).map(|((count, sum), (count_before, sum_before))| {
+                let count = count - count_before;
+                if count > 0.0 { (sum - sum_before) / count } else { 0.0 }
+            });
+        Duration::try_from_secs_f64(each.sum()).unwrap_or_default()
+    }
+}
+
 fn length((from, to): &Span) -> Duration {
     Duration::try_from(to.duration_since(*from)).unwrap_or_default()
 }
@@ -138,6 +169,24 @@ time="2026-11-30T10:00:00.500000000Z" level=info msg="StartContainer for \"ca\""
 time="2026-11-30T10:00:00.560000000Z" level=info msg="StartContainer for \"ca\" returns successfully"
 time="2026-11-30T10:00:00.600000000Z" level=info msg="StartContainer for \"cx\""
 "#;
+
+    #[test]
+    fn one_of_each_question_counts_as_long_as_it_took_on_average() {
+        let metrics = |statuses: u32, seconds: f64, images: u32| {
+            let of = |question: &str, count: u32, sum: f64| {
+                let name = "kubelet_runtime_operations_duration_seconds";
+                format!(
+                    "{name}_sum{{operation_type=\"{question}\"}} {sum}\n\
+                     {name}_count{{operation_type=\"{question}\"}} {count}\n"
+                )
+            };
+            of("container_status", statuses, seconds) + &of("image_status", images, 1.0)
+        };
+        let before = Asked::read(&metrics(10, 2.0, 1));
+        let after = Asked::read(&metrics(12, 2.5, 1));
+        assert_eq!(after.since(&before), Duration::from_millis(250));
+        assert_eq!(after.since(&Asked::default()), Duration::from_secs_f64(2.5 / 12.0 + 1.0));
+    }
 
     #[test]
     fn the_calls_of_a_pod_are_found_by_its_sandbox_and_container() {

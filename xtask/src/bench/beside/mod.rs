@@ -4,6 +4,7 @@
 //! is slow for both.
 
 mod calls;
+mod ends;
 mod node;
 mod parts;
 mod samples;

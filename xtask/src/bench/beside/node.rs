@@ -10,6 +10,7 @@ use rubelet_control_plane::{Client, Options as ControlPlaneOptions};
 use rubelet_e2e::{Cache, Cluster, ClusterOptions, KubeletProcess, ProcessUsage, Tools};
 use serde_json::{Value, json};
 
+use super::calls::Asked;
 use super::watch::PodWatch;
 use crate::interrupt::Interrupt;
 
@@ -110,6 +111,12 @@ impl<'a> Node<'a> {
     pub(super) fn node_api(&self) -> Client {
         let address = self.cluster.runtimes()[0].node_address();
         self.api().clone().at(SocketAddr::new(address, NODE_PORT))
+    }
+
+    /// What the kubelet has asked the runtime up to now, by its own word.
+    pub(super) fn asked(&self) -> anyhow::Result<Asked> {
+        let text = self.cluster.block_on(self.node_api().get("/metrics"))?;
+        Ok(Asked::read(text.as_str().context("the metrics are no text")?))
     }
 
     pub(super) fn watch(&self) -> PodWatch {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Options;
 use super::calls::Mark;
+use super::ends::Ends;
 use super::node::{NAMESPACE, Node};
 use super::samples::{Measure, Samples};
 
@@ -19,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The size of the log that is read, and how often it is.
 const LOG_BYTES: u64 = 64 << 20;
 const LOG_READS: usize = 3;
+/// Until what is left of a pod whose container has ended is out of the way.
+const AFTER_END: Duration = Duration::from_secs(1);
 /// How long commands are run in a container.
 const EXEC_FOR: Duration = Duration::from_secs(3);
 
@@ -90,12 +93,14 @@ fn at_once(
     let (began, before) = (Instant::now(), node.usage()?);
     node.create_pods((0..count).map(|number| format!("pod-{number}")), &pause())?;
     let ready = node.wait_until_ready(&watch, count)?;
+    let writes = watch.look(|seen| seen.writes);
     let cpu = node.usage()?.cpu.saturating_sub(before.cpu);
     let calls = mark.calls()?;
     samples.add(Measure::AtOnce(count), (ready - began).as_secs_f64());
     samples.add(Measure::AtOnceCalls(count), calls.busy().as_secs_f64());
     samples.add(Measure::AtOnceInFlight(count), in_flight(calls.sum(), calls.busy()));
     samples.add(Measure::AtOnceCpu(count), cpu.as_secs_f64());
+    samples.add(Measure::AtOnceWrites(count), writes as f64 / count as f64);
     if count >= options.rest_from() {
         rest(node, options, count, samples)?;
     }
@@ -142,18 +147,22 @@ fn one_by_one(node: &Node<'_>, count: usize, samples: &mut Samples) -> anyhow::R
     for number in 0..count {
         let watch = node.watch();
         let mark = Mark::now(node.cluster.runtimes()[0].dir())?;
+        let asked = node.asked()?;
         let name = format!("single-{number}");
         node.create_pods(std::iter::once(name.clone()), &pause())?;
         let ready = node.wait_until_ready(&watch, 1)?;
-        let (added, uid) = watch.look(|seen| {
+        let (seen_at, uid) = watch.look(|seen| {
             let one = &seen.pods[&name];
             (one.added, one.pod.uid.clone())
         });
         let (total, of_runtime) =
-            (ready.saturating_duration_since(added), mark.calls()?.of_pod(&uid));
+            (ready.saturating_duration_since(seen_at), mark.calls()?.of_pod(&uid));
+        let questions = node.asked()?.since(&asked);
+        let added = total.saturating_sub(of_runtime).saturating_sub(questions);
         samples.add(Measure::Single, milliseconds(total));
         samples.add(Measure::SingleCalls, milliseconds(of_runtime));
-        samples.add(Measure::SingleAdded, milliseconds(total.saturating_sub(of_runtime)));
+        samples.add(Measure::SingleQuestions, milliseconds(questions));
+        samples.add(Measure::SingleAdded, milliseconds(added));
         node.delete_pods(&watch)?;
     }
     Ok(())
@@ -170,15 +179,19 @@ fn exits(node: &Node<'_>, count: usize, samples: &mut Samples) -> anyhow::Result
     node.create_pods(names.iter().cloned(), &busybox("exec sleep 3600"))?;
     node.wait_until_ready(&watch, count)?;
     let group = node.cluster.runtimes()[0].cgroup().to_owned();
+    let ends = Ends::watch(node)?;
     for name in &names {
         let id = watch.look(|seen| seen.containers_of(name));
         let id = id.first().with_context(|| format!("{name} has no container"))?;
+        node.interrupt.sleep(AFTER_END)?;
         anyhow::ensure!(kill_container(&group, id) > 0, "{name} has no process");
         let killed = Instant::now();
         let over = watch.wait("the end of a pod", PATIENCE, node.interrupt, |seen| {
             seen.pods.get(name).and_then(|one| one.over)
         })?;
+        let of_runtime = ends.of(id)?.saturating_duration_since(killed);
         samples.add(Measure::Exit, milliseconds(over.saturating_duration_since(killed)));
+        samples.add(Measure::ExitOfRuntime, milliseconds(of_runtime));
     }
     node.delete_pods(&watch).map(drop)
 }

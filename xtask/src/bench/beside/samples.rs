@@ -7,15 +7,18 @@ use std::collections::BTreeMap;
 pub(super) enum Measure {
     Single,
     SingleCalls,
+    SingleQuestions,
     SingleAdded,
     AtOnce(usize),
     AtOnceCalls(usize),
     AtOnceInFlight(usize),
     AtOnceCpu(usize),
+    AtOnceWrites(usize),
     Resident(usize),
     IdleCpu(usize),
     Threads(usize),
     Exit,
+    ExitOfRuntime,
     Restart,
     RestartReplaced,
     RestartFlips,
@@ -77,15 +80,18 @@ impl Measure {
         match self {
             Self::Single => (0, 0, 0),
             Self::SingleCalls => (0, 0, 1),
-            Self::SingleAdded => (0, 0, 2),
+            Self::SingleQuestions => (0, 0, 2),
+            Self::SingleAdded => (0, 0, 3),
             Self::AtOnce(count) => (1, count, 0),
             Self::AtOnceCalls(count) => (1, count, 1),
             Self::AtOnceInFlight(count) => (1, count, 2),
             Self::AtOnceCpu(count) => (1, count, 3),
+            Self::AtOnceWrites(count) => (1, count, 4),
             Self::Resident(count) => (2, count, 0),
             Self::IdleCpu(count) => (3, count, 0),
             Self::Threads(count) => (4, count, 0),
             Self::Exit => (5, 0, 0),
+            Self::ExitOfRuntime => (5, 0, 1),
             Self::Restart => (6, 0, 0),
             Self::RestartReplaced => (6, 0, 1),
             Self::RestartFlips => (6, 0, 2),
@@ -115,6 +121,9 @@ impl Measure {
         match self {
             Self::Single => with_p99("one pod, seen until ready (ms)", none, none),
             Self::SingleCalls => vec![row("— of that calls of the runtime p50 (ms)", 1, none)],
+            Self::SingleQuestions => {
+                vec![row("— of that questions to the runtime p50 (ms)", 1, none)]
+            }
             Self::SingleAdded => with_p99(
                 "— added by the kubelet (ms)",
                 Budget::at_most(15.0),
@@ -130,6 +139,7 @@ impl Measure {
             }
             Self::AtOnceInFlight(_) => vec![row("— calls under way at once then", 1, none)],
             Self::AtOnceCpu(_) => vec![row("— CPU of the kubelet until then (s)", 2, none)],
+            Self::AtOnceWrites(_) => vec![row("— writes of each pod's status until then", 1, none)],
             Self::Resident(count) => vec![row(
                 &format!("resident memory with {count} pods (MiB)"),
                 1,
@@ -143,6 +153,9 @@ impl Measure {
             Self::Threads(count) => vec![row(&format!("threads with {count} pods"), 0, none)],
             Self::Exit => {
                 with_p99("end of a container until told (ms)", Budget::at_most(50.0), none)
+            }
+            Self::ExitOfRuntime => {
+                vec![row("— of that until the runtime tells p50 (ms)", 1, none)]
             }
             Self::Restart => {
                 vec![row("killed until all are ready again (s)", 2, Budget::at_most(1.0))]

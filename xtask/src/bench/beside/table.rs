@@ -88,9 +88,11 @@ pub(super) fn report(kubelets: &[(String, Samples)], how: &str, what: &str) -> S
     text.push_str(
         "\nTimes are from the moment in which a watch of the API server shows a pod to the moment in \
          which it shows what is waited for.\nThe calls of the runtime (RunPodSandbox, CreateContainer, \
-         StartContainer) are taken from containerd's log; what is left of\na pod's start without them \
-         is the kubelet's, the API server's answers to it among them. Of few samples the 99th in a\n\
-         hundred is the worst. A machine's noise hits both kubelets: ratios say more than times.\n",
+         StartContainer) are taken from containerd's log; questions to it are\none PodSandboxStatus, \
+         ImageStatus and ContainerStatus, as long as these took at that time by the kubelet's metrics. \
+         What is left\nof a pod's start without both is the kubelet's, the API server's answers to it \
+         (a token, a status) among them. When the runtime\ntells of an end is seen by a subscription \
+         to its events beside the kubelet's. Of few samples the 99th in a hundred is the worst. A machine's noise hits both kubelets: ratios say more than times.\n",
     );
     text
 }

@@ -298,6 +298,14 @@ impl World {
             );
             return;
         }
+        let runs_as_before = |names: &BTreeSet<String>| names.iter().any(|name| running(name) > 0);
+        assert!(
+            !self.resize.pod_cgroup
+                && !runs_as_before(&self.resize.in_place)
+                && !runs_as_before(&self.resize.by_restart),
+            "resources are not as granted: {:?}",
+            self.resize
+        );
         let ready: Vec<_> =
             self.sandboxes.iter().filter(|s| s.state == SandboxState::Ready).collect();
         assert_eq!(ready.len(), 1, "one sandbox is ready");
