@@ -1,8 +1,9 @@
 //! Lets pods in: asks the admission handlers, makes room for critical pods, and hands what was let in
 //! to the workers.
 //!
-//! Nothing here holds up the sync loop, but for the saving of a resize that is granted. A pod that has to wait, for others to end or for the Node
-//! object to be read anew, waits in a task of its own; what it asks for is kept for it meanwhile.
+//! Nothing here holds up the sync loop, but for the saving of a resize that is granted. A pod that
+//! has to wait, for others to end or for the Node object to be read anew, waits in a task of its own;
+//! what it asks for is kept for it meanwhile.
 
 mod resize;
 
@@ -135,7 +136,7 @@ impl PodAdmission {
         self.desired.set(pod);
         if self.workers.knows(&uid) {
             self.desired.set_standing(&uid, Standing::Admitted);
-            self.workers.update(pod.clone());
+            self.workers.update(self.as_granted(&uid, pod));
             return None;
         }
         let granted = self.executor.allocations.claim(pod);
@@ -177,7 +178,7 @@ impl PodAdmission {
             if let Some(before) = before {
                 self.note_resize(&mut leaving, &before, pod).await;
             }
-            self.workers.update(self.desired.granted(&uid).unwrap_or_else(|| pod.clone()));
+            self.workers.update(self.as_granted(&uid, pod));
             return;
         }
         let standing = self.desired.get(&uid).map(|(_, standing)| standing);
@@ -227,11 +228,16 @@ impl PodAdmission {
         pod.metadata.deletion_timestamp.is_some().then_some(StopCause::Deleted)
     }
 
+    /// The pod as its worker is to have it.
+    fn as_granted(&self, uid: &PodUid, pod: &Arc<Pod>) -> Arc<Pod> {
+        self.desired.granted(uid).unwrap_or_else(|| pod.clone())
+    }
+
     fn start(&self, pod: &Arc<Pod>, started_at: Option<Timestamp>, end: Option<StopCause>) {
         let uid = pod_ref(pod).uid;
         self.desired.set_standing(&uid, Standing::Admitted);
         self.executor.allocations.let_in(&uid);
-        let granted = self.desired.granted(&uid).unwrap_or_else(|| pod.clone());
+        let granted = self.as_granted(&uid, pod);
         // Nobody but this kubelet starts anything of a pod, and no worker of it has done so.
         let holds_nothing = !self.pleg.pods().contains_key(&uid);
         self.workers.add(granted, Beginning { started_at, end, holds_nothing });

@@ -136,8 +136,12 @@ pub(crate) fn event_recorder(effective: &Effective, node: &Node) -> EventRecorde
 
 /// `tlsCertFile` and `tlsPrivateKeyFile`, if both are set.
 fn given_certificate(config: &KubeletConfiguration) -> Option<(PathBuf, PathBuf)> {
-    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    path(&config.tls_cert_file).zip(path(&config.tls_private_key_file))
+    set_path(&config.tls_cert_file).zip(set_path(&config.tls_private_key_file))
+}
+
+/// The path in a field, unless the field is not set.
+fn set_path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
 pub(crate) fn serving_certificate(
@@ -160,7 +164,6 @@ pub(crate) fn tls(
     signed: Option<Vec<(PathBuf, PathBuf)>>,
 ) -> TlsOptions {
     let config = &effective.config;
-    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
     TlsOptions {
         files: match (signed, given_certificate(config)) {
             (Some(places), _) => TlsFiles::Rotated { places },
@@ -175,7 +178,7 @@ pub(crate) fn tls(
             _ => MinTlsVersion::Tls12,
         },
         cipher_suites: config.tls_cipher_suites.clone(),
-        client_ca_file: path(&config.authentication.x509.client_ca_file),
+        client_ca_file: set_path(&config.authentication.x509.client_ca_file),
     }
 }
 

@@ -42,6 +42,6 @@ pub use pod_cgroup::{
 pub use pod_resources::{PodResources, ResizeRules, same_amounts, with_limits_of_pod};
 pub use resize::{
     ContainerChanges, MemoryLimits, ResizableResource, ResizePlan, ResizeStep,
-    compute_container_changes, plan_resize,
+    compute_container_changes, needs_restart, plan_resize,
 };
 pub use resize_order::{WaitingResize, compare_waiting_resizes};

@@ -71,7 +71,8 @@ pub fn compute_container_changes(
     changes
 }
 
-fn needs_restart(container: &Container, resource: ResizableResource) -> bool {
+/// Whether a change of `resource` has to start the container again, by its `resizePolicy`.
+pub fn needs_restart(container: &Container, resource: ResizableResource) -> bool {
     container.resize_policy.iter().flatten().any(|policy| {
         policy.resource_name == resource.as_str() && policy.restart_policy == "RestartContainer"
     })

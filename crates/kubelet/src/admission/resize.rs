@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use rubelet_node_resources::{ResizeRules, same_amounts};
+use rubelet_node_resources::{ResizableResource, ResizeRules, needs_restart, same_amounts};
 use rubelet_types::{ContainerKind, Quantity, ResourceAmounts, containers};
 
 use super::{AdmissionFacts, Rejection, Verdict, decide_admission, resources};
@@ -73,7 +73,7 @@ fn changes_swap(wanted: &Pod, granted: &Pod, may_swap: &dyn Fn(&Pod, &Container)
     containers(wanted).any(|spec| {
         let Some(before) = granted_containers.get(&spec.container.name) else { return false };
         memory_request(&spec.container) != memory_request(before)
-            && !restarts_for_memory(&spec.container)
+            && !needs_restart(&spec.container, ResizableResource::Memory)
             && (may_swap(wanted, &spec.container) || may_swap(granted, before))
     })
 }
@@ -81,10 +81,4 @@ fn changes_swap(wanted: &Pod, granted: &Pod, may_swap: &dyn Fn(&Pod, &Container)
 fn memory_request(container: &Container) -> Quantity {
     let requests = container.resources.as_ref().and_then(|it| it.requests.as_ref());
     ResourceAmounts::from_api(requests).get("memory").unwrap_or(Quantity::ZERO)
-}
-
-fn restarts_for_memory(container: &Container) -> bool {
-    container.resize_policy.iter().flatten().any(|policy| {
-        policy.resource_name == "memory" && policy.restart_policy == "RestartContainer"
-    })
 }
