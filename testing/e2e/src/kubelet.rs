@@ -385,9 +385,8 @@ impl KubeletProcess {
             let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
             number.unwrap_or(0)
         };
-        // The kernel counts in hundredths of a second for user space, whatever it uses itself.
         Ok(ProcessUsage {
-            cpu: Duration::from_millis(stat.cpu_ticks * 10),
+            cpu: stat.cpu(),
             resident: field("VmRSS:") * 1024,
             resident_peak: field("VmHWM:") * 1024,
             threads: field("Threads:"),

@@ -41,7 +41,7 @@ pub use events::EventView;
 pub use kubelet::{KubeletOptions, KubeletProcess, ProcessUsage};
 pub use leftovers::{leftovers, pod_leftovers};
 pub use manifest_server::ManifestServer;
-pub use namespaces::{Lifetime, Namespaces};
+pub use namespaces::{Lifetime, Namespaces, process_cpu};
 pub use network::{Hub, NodeNetwork};
 pub use owner::{Owner, sweep, sweep_abandoned};
 pub use pods::{ContainerView, PodView, find_container_processes, kill_container};

@@ -320,6 +320,18 @@ impl ProcessStat {
             ended: matches!(*fields.first()?, "Z" | "X"),
         })
     }
+
+    /// User and system time. The kernel counts in hundredths of a second for user space, whatever
+    /// it uses itself.
+    pub(crate) fn cpu(&self) -> Duration {
+        Duration::from_millis(self.cpu_ticks * 10)
+    }
+}
+
+/// The time that a process has used the machine's cores; none if there is no such process.
+#[must_use]
+pub fn process_cpu(pid: u32) -> Option<Duration> {
+    ProcessStat::read(pid).map(|stat| stat.cpu())
 }
 
 #[cfg(test)]

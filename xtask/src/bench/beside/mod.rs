@@ -4,6 +4,7 @@
 //! is slow for both.
 
 mod calls;
+mod cpu;
 mod ends;
 mod node;
 mod parts;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Options;
 use super::calls::Mark;
+use super::cpu::CpuTime;
 use super::ends::Ends;
 use super::node::{NAMESPACE, Node};
 use super::samples::{Measure, Samples};
@@ -90,16 +91,18 @@ fn at_once(
 ) -> anyhow::Result<()> {
     let watch = node.watch();
     let mark = Mark::now(node.cluster.runtimes()[0].dir())?;
-    let (began, before) = (Instant::now(), node.usage()?);
+    let (began, before) = (Instant::now(), CpuTime::now(node)?);
     node.create_pods((0..count).map(|number| format!("pod-{number}")), &pause())?;
     let ready = node.wait_until_ready(&watch, count)?;
     let writes = watch.look(|seen| seen.writes);
-    let cpu = node.usage()?.cpu.saturating_sub(before.cpu);
+    let cpu = CpuTime::now(node)?.since(before);
     let calls = mark.calls()?;
     samples.add(Measure::AtOnce(count), (ready - began).as_secs_f64());
     samples.add(Measure::AtOnceCalls(count), calls.busy().as_secs_f64());
     samples.add(Measure::AtOnceInFlight(count), in_flight(calls.sum(), calls.busy()));
-    samples.add(Measure::AtOnceCpu(count), cpu.as_secs_f64());
+    samples.add(Measure::AtOnceCpu(count), cpu.kubelet.as_secs_f64());
+    samples.add(Measure::AtOnceCpuOfPlane(count), cpu.control_plane.as_secs_f64());
+    samples.add(Measure::AtOnceCpuOfRuntime(count), cpu.runtime().as_secs_f64());
     samples.add(Measure::AtOnceWrites(count), writes as f64 / count as f64);
     if count >= options.rest_from() {
         rest(node, options, count, samples)?;

@@ -13,6 +13,8 @@ pub(super) enum Measure {
     AtOnceCalls(usize),
     AtOnceInFlight(usize),
     AtOnceCpu(usize),
+    AtOnceCpuOfPlane(usize),
+    AtOnceCpuOfRuntime(usize),
     AtOnceWrites(usize),
     Resident(usize),
     IdleCpu(usize),
@@ -86,7 +88,9 @@ impl Measure {
             Self::AtOnceCalls(count) => (1, count, 1),
             Self::AtOnceInFlight(count) => (1, count, 2),
             Self::AtOnceCpu(count) => (1, count, 3),
-            Self::AtOnceWrites(count) => (1, count, 4),
+            Self::AtOnceCpuOfPlane(count) => (1, count, 4),
+            Self::AtOnceCpuOfRuntime(count) => (1, count, 5),
+            Self::AtOnceWrites(count) => (1, count, 6),
             Self::Resident(count) => (2, count, 0),
             Self::IdleCpu(count) => (3, count, 0),
             Self::Threads(count) => (4, count, 0),
@@ -139,6 +143,12 @@ impl Measure {
             }
             Self::AtOnceInFlight(_) => vec![row("— calls under way at once then", 1, none)],
             Self::AtOnceCpu(_) => vec![row("— CPU of the kubelet until then (s)", 2, none)],
+            Self::AtOnceCpuOfPlane(_) => {
+                vec![row("— CPU of the control plane until then (s)", 2, none)]
+            }
+            Self::AtOnceCpuOfRuntime(_) => {
+                vec![row("— CPU of the runtime and all it runs until then (s)", 2, none)]
+            }
             Self::AtOnceWrites(_) => vec![row("— writes of each pod's status until then", 1, none)],
             Self::Resident(count) => vec![row(
                 &format!("resident memory with {count} pods (MiB)"),
