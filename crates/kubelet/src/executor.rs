@@ -16,7 +16,7 @@ use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
 use rubelet_image_manager::{ImageManager, PullCredentials};
-use rubelet_pleg::PodInspector;
+use rubelet_pleg::{PodInspector, Unlisted};
 use rubelet_pod_lifecycle::{
     Action, ActionFailure, ActionOutcome, ContainerStart, ContainerStop, NetworkState, ResizeDue,
     Stage, StopCause,
@@ -121,6 +121,8 @@ pub(crate) struct Executor {
     pub(crate) resizes: ResizeProgress,
     pub(crate) resize_triggers: ResizeTriggers,
     pub(crate) resize_metrics: Arc<ResizeMetrics>,
+    /// Is told what was made, so that it is missed should it vanish.
+    pub(crate) unlisted: Arc<Unlisted>,
 }
 
 /// Opaque to the start: see [`PodMemory`].
@@ -156,8 +158,9 @@ impl PodPort for Executor {
         match order.action.clone() {
             Action::PreparePod => {
                 self.count_beginning(&order.pod_ref.uid);
-                self.prepare(&order, &cancel).await
+                self.prepare(&order).await
             }
+            Action::MountVolumes => self.mount_volumes(&order, &cancel).await,
             Action::CreateSandbox { attempt } => {
                 self.create_sandbox(&order, attempt, &cancel).await
             }
@@ -292,39 +295,41 @@ impl Executor {
         pods
     }
 
-    async fn prepare(&self, order: &ActionOrder, cancel: &CancellationToken) -> ActionOutcome {
-        if let Some(objects) = &self.pod_objects {
-            objects.register(&order.pod);
-        }
+    async fn prepare(&self, order: &ActionOrder) -> ActionOutcome {
         let object = EventObject::Pod(order.pod_ref.clone());
-        if let Err(error) = self.make_pod_dirs(&order.pod_ref.uid).await {
+        // Neither needs the other, and both take a while.
+        let (dirs, cgroups) =
+            tokio::join!(self.make_pod_dirs(&order.pod_ref.uid), self.ensure_cgroups(&order.pod));
+        if let Err(error) = dirs {
             let message = format!("error making pod data directories: {error}");
             self.events.warning(object, "Failed", message.clone());
             return failure_of("", message, None);
         }
-        // Neither needs the other, and both take a while: one has a directory made in each
-        // hierarchy, one waits for the API server. What is made is made to its end.
-        let volumes = async {
-            let ready = self.volumes.wait_for_pod_volumes(&order.pod);
-            Ok(cancel.run_until_cancelled(ready).await)
-        };
-        let ready = match tokio::try_join!(self.ensure_cgroups(&order.pod), volumes) {
-            Ok(((), Some(ready))) => ready,
-            Ok(((), None)) => return ActionOutcome::Cancelled,
-            Err(error) => {
-                let message =
-                    format!("unable to ensure pod container exists: {}", error_chain(&error));
-                self.events.warning(object, "FailedCreatePodContainer", message.clone());
-                return failure_of("", message, None);
-            }
-        };
-        match ready {
-            Ok(volumes) => {
+        if let Err(error) = cgroups {
+            let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
+            self.events.warning(object, "FailedCreatePodContainer", message.clone());
+            return failure_of("", message, None);
+        }
+        ActionOutcome::Done
+    }
+
+    async fn mount_volumes(
+        &self,
+        order: &ActionOrder,
+        cancel: &CancellationToken,
+    ) -> ActionOutcome {
+        if let Some(objects) = &self.pod_objects {
+            objects.register(&order.pod);
+        }
+        let ready = self.volumes.wait_for_pod_volumes(&order.pod);
+        match cancel.run_until_cancelled(ready).await {
+            None => ActionOutcome::Cancelled,
+            Some(Ok(volumes)) => {
                 let uid = order.pod_ref.uid.clone();
                 self.memory().entry(uid).or_default().0.volumes = Some(Arc::new(volumes));
                 ActionOutcome::Done
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 // Who waits for an object waits where its appearance is noticed.
                 let delay =
                     if error.awaits_object() { Some(Duration::ZERO) } else { error.retry_after() };
@@ -384,7 +389,10 @@ impl Executor {
         let is_failed = created.as_ref().is_err_and(|failure| !failure.cancelled);
         self.metrics.sandbox(has_own_users(&order.pod), is_failed);
         match created {
-            Ok(snapshot) => ActionOutcome::SandboxCreated(snapshot),
+            Ok(snapshot) => {
+                self.unlisted.sandbox_made(&order.pod_ref, &snapshot.id);
+                ActionOutcome::SandboxCreated(snapshot)
+            }
             Err(failure) => failed(failure),
         }
     }
@@ -438,7 +446,11 @@ impl Executor {
             .map_or(0, |sandbox| sandbox.attempt);
         let sandbox = self.sandbox_to_create(pod, attempt).await.map_err(config_error)?;
         let sandbox_config =
-            self.runtime.sandbox_config(pod, sandbox.clone(), false).await.map_err(failed)?;
+            self.runtime.sandbox_config(pod, sandbox.clone(), false).await.map_err(|failure| {
+                let pod = order.pod_ref.to_string();
+                let message = &failure.message;
+                config_error(format!("GeneratePodSandboxConfig for pod {pod:?} failed: {message}"))
+            })?;
         let volumes = self.volumes_of(pod);
         let image_volumes =
             self.ensure_image_volumes(order, &spec, &volumes, &sandbox_config, cancel).await?;
@@ -494,6 +506,7 @@ impl Executor {
         let to_start = ContainerToStart {
             name: start.name,
             sandbox,
+            sandbox_config,
             sandbox_id: start.sandbox,
             restart_count: start.restart_count,
             target: start.target,
@@ -519,13 +532,16 @@ impl Executor {
             allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
         self.allocations.creating(pod, &spec.container.name).await;
-        let started = self.runtime.start_container(pod, to_start, cancel).await;
+        // Boxed: what comes before does not have to make room for its state.
+        let started = Box::pin(self.runtime.start_container(pod, to_start, cancel)).await;
         let cannot_mount = started.as_ref().is_err_and(|failure| {
             failure.reason == reasons::CREATE_CONTAINER_ERROR
                 && failure.message.contains(IMAGE_VOLUME_MOUNT_FAILED)
         });
         self.metrics.image_volumes(image_volumes, cannot_mount);
-        started.map(|snapshot| ActionOutcome::ContainerStarted(Box::new(snapshot))).map_err(failed)
+        let snapshot = started.map_err(failed)?;
+        self.unlisted.container_made(&order.pod_ref, &snapshot.id);
+        Ok(ActionOutcome::ContainerStarted(Box::new(snapshot)))
     }
 
     /// The outcome of a start whose configuration cannot be made, of which an event tells.

@@ -22,7 +22,7 @@ use rubelet_image_manager::{CredentialProviders, ImageManager, PullCredentials};
 use rubelet_linux::Host;
 use rubelet_metrics::Registry;
 use rubelet_node_status::{NodeHandle, node_without_status};
-use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent};
+use rubelet_pleg::{Pleg, PlegHandle, PlegSettings, PodLifecycleEvent, Unlisted};
 use rubelet_pod_runtime::{PodRuntime, UserNamespaces};
 use rubelet_pod_sources::{
     MirrorPods, PodChange, PodChanges, PodConfig, PodOperation as SourceOperation,
@@ -314,6 +314,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         Cluster::new(cluster, shared)
     });
     let provider_metrics = parts.credential_providers.metrics();
+    let unlisted = Arc::<Unlisted>::default();
     let executor = Arc::new(Executor {
         runtime: Arc::new(PodRuntime::new(
             cri.clone(),
@@ -375,6 +376,7 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
         resizes: ResizeProgress::default(),
         resize_triggers: ResizeTriggers::default(),
         resize_metrics: Arc::default(),
+        unlisted: unlisted.clone(),
     });
     let logs = LogReader::new(pod_logs.clone(), cri.clone());
     let policy = settings::log_rotation(config);
@@ -382,7 +384,8 @@ pub fn assemble(parts: Parts<'_>) -> Kubelet {
     let log_rotation = LogRotation::new(pod_logs, cri.clone(), policy, clock.clone(), zone);
     let workers = PodWorkers::new(executor.clone(), clock.clone(), settings::back_off(config));
     let (lifecycle_tx, lifecycle) = mpsc::channel(EVENT_CAPACITY);
-    let pleg = Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), lifecycle_tx);
+    let pleg =
+        Pleg::new(cri.clone(), executor.clone(), PlegSettings::default(), unlisted, lifecycle_tx);
     let (pod_config, PodChanges { changes, ready }) = parts.sources;
     let admission = Arc::new(PodAdmission::new(
         executor.clone(),

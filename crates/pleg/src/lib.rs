@@ -7,7 +7,8 @@
 //! Guarantees: a change is found by the next relist at the latest, events or not; without events,
 //! or when their stream breaks, relisting goes on at the short period. Inspections run beside each
 //! other: one that hangs delays only its own pod. A failed inspection is repeated at the next
-//! relist. Nothing waits for an event that may not come (unlike upstream's Evented PLEG, which was
+//! relist. What vanishes before any list held it is found too, if its maker has told of it
+//! ([`Unlisted`]). Nothing waits for an event that may not come (unlike upstream's Evented PLEG, which was
 //! taken back for that).
 //!
 //! Not here: what a change means for a pod.
@@ -16,8 +17,10 @@ mod diff;
 mod handle;
 mod metrics;
 mod task;
+mod unlisted;
 
 pub use diff::{ContainerChange, diff_pods};
 pub use handle::{PlegHandle, PlegHealth};
 pub use metrics::PlegMetrics;
 pub use task::{Pleg, PlegSettings, PodInspector, PodLifecycleEvent};
+pub use unlisted::Unlisted;

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::diff::{ContainerChange, diff_pods};
 use crate::handle::{PlegHandle, Shared};
+use crate::unlisted::Unlisted;
 
 /// Timings of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ enum EventSource {
 }
 
 enum Finished {
-    Relist(Result<RelistByPod, CriError>),
+    Relist { begun: Instant, result: Result<RelistByPod, CriError> },
     Inspection(PodRef, Result<PodSnapshot, String>),
 }
 
@@ -90,6 +91,7 @@ pub struct Pleg<I> {
     inspector: Arc<I>,
     settings: PlegSettings,
     shared: Arc<Shared>,
+    unlisted: Arc<Unlisted>,
     inspections: HashMap<PodUid, (PodRef, Inspection)>,
     tasks: JoinSet<Finished>,
     relist_in_flight: bool,
@@ -107,11 +109,13 @@ impl<I> std::fmt::Debug for Pleg<I> {
 }
 
 impl<I: PodInspector> Pleg<I> {
-    /// A generator that sends to `output`; nothing happens before [`Pleg::run`].
+    /// A generator that sends to `output`, and asks its lists for what is told to be made; nothing
+    /// happens before [`Pleg::run`].
     pub fn new(
         cri: CriClient,
         inspector: Arc<I>,
         settings: PlegSettings,
+        unlisted: Arc<Unlisted>,
         output: mpsc::Sender<PodLifecycleEvent>,
     ) -> Self {
         let now = Instant::now();
@@ -126,6 +130,7 @@ impl<I: PodInspector> Pleg<I> {
                 threshold: settings.threshold,
                 metrics: Arc::default(),
             }),
+            unlisted,
             inspections: HashMap::new(),
             tasks: JoinSet::new(),
             relist_in_flight: false,
@@ -162,7 +167,7 @@ impl<I: PodInspector> Pleg<I> {
                 () = shared.relist_now.notified() => self.next_relist = Instant::now(),
                 Some(finished) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     match finished {
-                        Ok(Finished::Relist(result)) => self.relisted(result),
+                        Ok(Finished::Relist { begun, result }) => self.relisted(begun, result),
                         Ok(Finished::Inspection(pod, result)) => self.inspected(pod, result).await,
                         // Tasks are never aborted, so this is a panic in one of them.
                         Err(error) => {
@@ -186,13 +191,13 @@ impl<I: PodInspector> Pleg<I> {
         }
         let cri = self.cri.clone();
         self.tasks.spawn(async move {
-            let listed = relist(&cri).await;
+            let result = relist(&cri).await;
             metrics.relist_duration.observe_duration(begun.elapsed());
-            Finished::Relist(listed)
+            Finished::Relist { begun, result }
         });
     }
 
-    fn relisted(&mut self, result: Result<RelistByPod, CriError>) {
+    fn relisted(&mut self, begun: Instant, result: Result<RelistByPod, CriError>) {
         self.relist_in_flight = false;
         let now = Instant::now();
         self.next_relist = now + self.relist_period(now);
@@ -210,6 +215,9 @@ impl<I: PodInspector> Pleg<I> {
         );
         for (pod, changes) in diff_pods(&before, &listed).into_values() {
             self.want_inspection(pod, changes);
+        }
+        for pod in self.unlisted.missing_from(&listed, begun) {
+            self.want_inspection(pod, vec![ContainerChange::Died, ContainerChange::Removed]);
         }
         self.shared.last_relist.send_replace(Some(now));
         let failed: Vec<PodRef> = self

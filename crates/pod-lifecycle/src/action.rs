@@ -10,8 +10,10 @@ use serde::Serialize;
 /// One step towards what the pod should be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make the pod's directories, its cgroup and its volumes.
+    /// Make the pod's directories and its cgroup.
     PreparePod,
+    /// Make its volumes ready.
+    MountVolumes,
     /// Create and start a sandbox.
     CreateSandbox {
         /// Its attempt number.
@@ -163,6 +165,8 @@ fn lower(kind: ProbeKind) -> String {
 pub enum ActionKey {
     /// [`Action::PreparePod`].
     Prepare,
+    /// [`Action::MountVolumes`].
+    MountVolumes,
     /// [`Action::CreateSandbox`].
     CreateSandbox,
     /// [`Action::StopSandbox`].
@@ -189,6 +193,7 @@ impl fmt::Display for ActionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prepare => f.write_str("prepare"),
+            Self::MountVolumes => f.write_str("mount volumes"),
             Self::CreateSandbox => f.write_str("create sandbox"),
             Self::StopSandbox(id) => write!(f, "stop sandbox {id}"),
             Self::Start(name) => write!(f, "start {name}"),
@@ -208,6 +213,7 @@ impl Action {
     pub fn key(&self) -> ActionKey {
         match self {
             Self::PreparePod => ActionKey::Prepare,
+            Self::MountVolumes => ActionKey::MountVolumes,
             Self::CreateSandbox { .. } => ActionKey::CreateSandbox,
             Self::StopSandbox { id } => ActionKey::StopSandbox(id.clone()),
             Self::StartContainer(start) => ActionKey::Start(start.name.clone()),

@@ -30,8 +30,10 @@ impl PodState {
             shift(&mut snapshot.taken_at);
         }
         shift(&mut self.fresh_after);
-        if let Preparation::Failed(Failure { retry_at, .. }) = &mut self.preparation {
-            shift(retry_at);
+        for preparation in [&mut self.preparation, &mut self.volumes] {
+            if let Preparation::Failed(Failure { retry_at, .. }) = preparation {
+                shift(retry_at);
+            }
         }
         let failures = self.sandbox_failure.iter_mut().chain(self.start_failures.values_mut());
         failures.for_each(|failure| shift(&mut failure.retry_at));

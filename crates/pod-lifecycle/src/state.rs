@@ -17,17 +17,36 @@ use crate::ends::{End, end_of, last_end, restart_all_sources};
 use crate::run_memory::RunMemory;
 use crate::stage::{Stage, StopCause};
 
-/// Whether the pod's directories, cgroup and volumes are there.
+/// Whether something is there that the pod needs before it can run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Preparation {
     /// Not tried yet, or the spec changed since it was begun.
     Due,
     /// Under way for the present spec.
-    Underway,
+    Underway {
+        /// It failed before.
+        is_retry: bool,
+    },
     /// Done for the present spec.
     Done,
     /// It failed.
     Failed(Failure),
+}
+
+impl Preparation {
+    fn begin(&mut self) {
+        *self = Self::Underway { is_retry: matches!(self, Self::Failed(_)) };
+    }
+
+    fn end(&mut self, outcome: ActionOutcome, now: Timestamp) {
+        *self = match (&*self, outcome) {
+            (_, ActionOutcome::Failed(failure)) => Self::Failed(retrying(failure, now)),
+            (_, ActionOutcome::Cancelled) => Self::Due,
+            // What was prepared was for an earlier spec.
+            (Self::Due, _) => Self::Due,
+            _ => Self::Done,
+        };
+    }
 }
 
 /// A failed step and when it is tried again.
@@ -88,7 +107,10 @@ pub struct PodState {
     pub(crate) snapshot_stale: bool,
     /// Snapshots taken earlier do not count.
     pub(crate) fresh_after: Timestamp,
+    /// Of its directories and its cgroup.
     pub(crate) preparation: Preparation,
+    /// Of its volumes.
+    pub(crate) volumes: Preparation,
     pub(crate) sandbox_failure: Option<Failure>,
     /// Failed stops, removals and releases.
     pub(crate) retries: BTreeMap<ActionKey, Retry>,
@@ -163,6 +185,7 @@ impl PodState {
             snapshot_stale: true,
             fresh_after: Timestamp::MIN,
             preparation: Preparation::Due,
+            volumes: Preparation::Due,
             sandbox_failure: None,
             retries: BTreeMap::new(),
             start_failures: BTreeMap::new(),
@@ -333,6 +356,7 @@ impl PodState {
         if is_changed {
             // Looking at volumes, cgroup and directories again is harmless.
             self.preparation = Preparation::Due;
+            self.volumes = Preparation::Due;
             self.start_failures.clear();
             self.sandbox_failure = None;
             self.retries.remove(&ActionKey::Resize);
@@ -455,7 +479,8 @@ impl PodState {
                 self.sandbox_failure = None;
                 self.replacement_deadline = None;
             }
-            Action::PreparePod => self.preparation = Preparation::Underway,
+            Action::PreparePod => self.preparation.begin(),
+            Action::MountVolumes => self.volumes.begin(),
             Action::RemoveContainer { id, name, keep_log } => {
                 if self.is_removed_to_start_afresh(id, name, *keep_log) {
                     self.memory.forget_end(name);
@@ -520,8 +545,13 @@ impl PodState {
     fn action_ended(&mut self, key: ActionKey, outcome: ActionOutcome, now: Timestamp) {
         self.in_flight.remove(&key);
         // These change nothing that a snapshot shows.
-        let is_visible =
-            !matches!(key, ActionKey::Prepare | ActionKey::Release | ActionKey::PreStop(_));
+        let is_visible = !matches!(
+            key,
+            ActionKey::Prepare
+                | ActionKey::MountVolumes
+                | ActionKey::Release
+                | ActionKey::PreStop(_)
+        );
         if is_visible {
             self.fresh_after = self.fresh_after.max(now);
         }
@@ -533,17 +563,8 @@ impl PodState {
             }
         }
         match key {
-            ActionKey::Prepare => {
-                self.preparation = match (&self.preparation, outcome) {
-                    (_, ActionOutcome::Failed(failure)) => {
-                        Preparation::Failed(retrying(failure, now))
-                    }
-                    (_, ActionOutcome::Cancelled) => Preparation::Due,
-                    // What was prepared was for an earlier spec.
-                    (Preparation::Due, _) => Preparation::Due,
-                    _ => Preparation::Done,
-                };
-            }
+            ActionKey::Prepare => self.preparation.end(outcome, now),
+            ActionKey::MountVolumes => self.volumes.end(outcome, now),
             ActionKey::CreateSandbox => {
                 if let ActionOutcome::Failed(failure) = outcome {
                     self.sandbox_failure = Some(retrying(failure, now));

@@ -13,9 +13,9 @@ use crate::decide::{Decision, NetworkState, Observed, attempt, fresh};
 use crate::ends::why_pod_is_done;
 use crate::resize::resize_pod;
 use crate::restart_all::restart_all;
-use crate::sandbox::{SandboxDecision, decide_sandbox};
+use crate::sandbox::{SandboxDecision, decide_sandbox, has_certain_volumes};
 use crate::stage::StopCause;
-use crate::state::{PodState, Preparation, hash_of, seconds};
+use crate::state::{Failure, PodState, Preparation, hash_of, seconds};
 use crate::termination::{
     StopOrder, StopRequest, enter_terminating, plan_stop, stop_everything, stop_step,
 };
@@ -45,19 +45,23 @@ pub(crate) fn decide_syncing(
     if restart_all(state, snapshot, now, decision) {
         return;
     }
-    match &state.preparation {
-        Preparation::Done => {}
-        Preparation::Failed(failure) if failure.retry_at > now => {
-            decision
-                .because(format!("prepare: {}; next try at {}", failure.message, failure.retry_at));
-            decision.wake(failure.retry_at);
-            return keep_running(state, observed, snapshot, now, decision);
+    let is_prepared = prepare(
+        state,
+        (&state.preparation, Action::PreparePod, "make directories and cgroup"),
+        now,
+        decision,
+    );
+    let has_volumes =
+        prepare(state, (&state.volumes, Action::MountVolumes, "make volumes ready"), now, decision);
+    if !is_prepared || !has_volumes {
+        let is_first = snapshot.sandboxes.is_empty();
+        let all_is_well =
+            matches!(state.volumes, Preparation::Due | Preparation::Underway { is_retry: false });
+        if is_prepared && is_first && all_is_well && has_certain_volumes(&state.pod) {
+            let why = "there is no sandbox, and its volumes will be ready as well";
+            return replace_sandbox(state, observed, snapshot, 0, why, now, decision);
         }
-        Preparation::Due | Preparation::Underway | Preparation::Failed(_) => {
-            decision.because("make directories, cgroup and volumes");
-            attempt(state, Action::PreparePod, now, decision);
-            return keep_running(state, observed, snapshot, now, decision);
-        }
+        return keep_running(state, observed, snapshot, now, decision);
     }
     match decide_sandbox(&state.pod, snapshot) {
         SandboxDecision::Keep(sandbox) => {
@@ -74,6 +78,28 @@ pub(crate) fn decide_syncing(
     if decision.enter.is_none() {
         remove_surplus(state, snapshot, now, decision);
     }
+}
+
+/// Has something made that the pod needs. Answers whether it is there.
+fn prepare(
+    state: &PodState,
+    (preparation, action, what): (&Preparation, Action, &str),
+    now: Timestamp,
+    decision: &mut Decision,
+) -> bool {
+    match preparation {
+        Preparation::Done => return true,
+        Preparation::Failed(failure) if failure.retry_at > now => {
+            let Failure { message, retry_at, .. } = failure;
+            decision.because(format!("{}: {message}; next try at {retry_at}", action.key()));
+            decision.wake(*retry_at);
+        }
+        Preparation::Due | Preparation::Underway { .. } | Preparation::Failed(_) => {
+            decision.because(what);
+            attempt(state, action, now, decision);
+        }
+    }
+    false
 }
 
 /// A container whose image was changed while it is being started would have to be stopped again: a

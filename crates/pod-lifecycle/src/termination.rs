@@ -191,8 +191,13 @@ pub(crate) fn decide_terminating(
 ) {
     // Whatever would create or start something gives up first (I2).
     for (key, in_flight) in &state.in_flight {
-        let creates =
-            matches!(key, ActionKey::Start(_) | ActionKey::CreateSandbox | ActionKey::Prepare);
+        let creates = matches!(
+            key,
+            ActionKey::Start(_)
+                | ActionKey::CreateSandbox
+                | ActionKey::Prepare
+                | ActionKey::MountVolumes
+        );
         if creates && !in_flight.cancelled {
             decision.give_up(key);
         }

@@ -58,6 +58,8 @@ pub struct ContainerToStart {
     pub name: String,
     /// Its sandbox.
     pub sandbox: SandboxToCreate,
+    /// The sandbox's configuration ([`PodRuntime::sandbox_config`]).
+    pub sandbox_config: v1::PodSandboxConfig,
     /// The sandbox's id.
     pub sandbox_id: SandboxId,
     /// Restart count; `None` continues after the logs that are there.

@@ -17,6 +17,7 @@
 //!
 //! ```text
 //! pod [restart=P] [grace=N] [deadline=N] [static] [host-network] [waiting] [unprepared] [unseen]
+//!     [config-map=NAME]                     a volume that shows it
 //! container NAME [init|sidecar|ephemeral] [image=I] [pre-stop] [liveness[=GRACE]]
 //!           [startup[=GRACE]] [restart=P] [rule=ACTION:CODE,CODE] [target=NAME]
 //!                                           given again: the pod is updated

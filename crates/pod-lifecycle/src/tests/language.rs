@@ -89,6 +89,7 @@ fn key(word: &str) -> ActionKey {
     let (kind, of) = word.split_once(':').unwrap_or((word, ""));
     match kind {
         "prepare" => ActionKey::Prepare,
+        "volumes" => ActionKey::MountVolumes,
         "create-sandbox" => ActionKey::CreateSandbox,
         "stop-sandbox" => ActionKey::StopSandbox(of.into()),
         "start" => ActionKey::Start(of.to_owned()),
@@ -106,6 +107,7 @@ fn key(word: &str) -> ActionKey {
 fn key_word(key: &ActionKey) -> String {
     match key {
         ActionKey::Prepare => "prepare".to_owned(),
+        ActionKey::MountVolumes => "volumes".to_owned(),
         ActionKey::CreateSandbox => "create-sandbox".to_owned(),
         ActionKey::StopSandbox(id) => format!("stop-sandbox:{id}"),
         ActionKey::Start(name) => format!("start:{name}"),
@@ -235,8 +237,11 @@ impl Case {
             state.apply(PodEvent::Admitted, now);
         }
         if !self.unprepared && !self.waiting {
-            state.apply(PodEvent::ActionStarted(Action::PreparePod), now);
-            state.apply(PodEvent::ActionEnded(ActionKey::Prepare, ActionOutcome::Done), now);
+            for action in [Action::PreparePod, Action::MountVolumes] {
+                let key = action.key();
+                state.apply(PodEvent::ActionStarted(action), now);
+                state.apply(PodEvent::ActionEnded(key, ActionOutcome::Done), now);
+            }
         }
         self.state = Some(state);
     }
@@ -317,6 +322,7 @@ impl Case {
                 "grace" => ("terminationGracePeriodSeconds", value.parse::<i64>().unwrap().into()),
                 "deadline" => ("activeDeadlineSeconds", value.parse::<i64>().unwrap().into()),
                 "host-network" => ("hostNetwork", true.into()),
+                "config-map" => ("volumes", json!([{"name": "v", "configMap": {"name": value}}])),
                 "static" => {
                     let annotations = json!({"kubernetes.io/config.source": "file"});
                     self.metadata.insert("annotations".into(), annotations);
@@ -626,6 +632,7 @@ fn render_action(action: &Action) -> String {
         ),
         Action::RemoveContainer { keep_log: true, .. } => format!("{key} keep-log"),
         Action::PreparePod
+        | Action::MountVolumes
         | Action::StopSandbox { .. }
         | Action::RemoveContainer { .. }
         | Action::RemoveSandbox { .. }

@@ -99,6 +99,9 @@ struct Promises {
     grace: Option<(i64, Timestamp)>,
     /// When a container must be dead at the latest.
     deadlines: BTreeMap<ContainerId, Timestamp>,
+    /// The pod's directories and its cgroup are there.
+    is_prepared: bool,
+    has_volumes: bool,
 }
 
 #[derive(Debug)]
@@ -344,13 +347,22 @@ impl World {
     /// Does what `action` says. `Err`: the runtime refuses.
     fn carry_out(&mut self, action: &Action, late: bool) -> Result<ActionOutcome, String> {
         match action {
-            Action::PreparePod | Action::RunPreStop { .. } => Ok(ActionOutcome::Done),
+            Action::PreparePod => {
+                self.promises.is_prepared |= !late;
+                Ok(ActionOutcome::Done)
+            }
+            Action::MountVolumes => {
+                self.promises.has_volumes |= !late;
+                Ok(ActionOutcome::Done)
+            }
+            Action::RunPreStop { .. } => Ok(ActionOutcome::Done),
             Action::ReleasePod => {
                 let runs = self.containers.iter().any(|c| c.runs() && !c.late);
                 assert!(!runs, "I8: nothing is released under a container that may run");
                 Ok(ActionOutcome::Done)
             }
             Action::CreateSandbox { attempt } => {
+                assert!(late || self.promises.is_prepared, "a sandbox lies in its pod's cgroup");
                 let is_reserved = self.sandboxes.iter().any(|s| s.attempt == *attempt)
                     || !late && self.late.contains(action);
                 if is_reserved {
@@ -371,7 +383,13 @@ impl World {
                 self.stop_sandbox(id);
                 Ok(ActionOutcome::Done)
             }
-            Action::StartContainer(start) => self.start(start, late, true),
+            Action::StartContainer(start) => {
+                assert!(
+                    late || self.promises.is_prepared && self.promises.has_volumes,
+                    "I8: nothing starts before its volumes are there"
+                );
+                self.start(start, late, true)
+            }
             Action::StopContainer(stop) => {
                 for index in self.positions(|c| c.snapshot.id == stop.id && c.runs()) {
                     // As well-behaved containers do.

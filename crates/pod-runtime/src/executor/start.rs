@@ -50,16 +50,22 @@ impl PodRuntime {
         };
         let object = container_object(pod, &spec);
         let sandbox_id = start.sandbox_id.clone();
-        let id = self.create_and_start(pod, &spec, &start, &object, cancel).await?;
-        self.run_post_start(pod, &spec, &start, &object, &id, cancel).await?;
-        // It runs. If the runtime does not say so now, the next look will tell.
-        let answer = self.cri.container_status(&id, false).await?;
-        let status = answer
-            .status
-            .ok_or_else(|| RuntimeFailure::new("", format!("the runtime has no status of {id}")))?;
-        Ok(observe::container_snapshot(&status, Some(sandbox_id)))
+        let (id, log_path) = self.create_and_start(pod, &spec, &start, &object, cancel).await?;
+        let told = async {
+            self.run_post_start(pod, &spec, &start, &object, &id, cancel).await?;
+            // It runs. If the runtime does not say so now, the next look will tell.
+            let answer = self.cri.container_status(&id, false).await?;
+            answer.status.ok_or_else(|| {
+                RuntimeFailure::new("", format!("the runtime has no status of {id}"))
+            })
+        };
+        // Nobody who waits for the container to run waits for the link.
+        let link = self.link_log(pod, &start.name, &id, &log_path);
+        let ((), status) = tokio::join!(link, told);
+        Ok(observe::container_snapshot(&status?, Some(sandbox_id)))
     }
 
+    /// Answers which container it is, and where its log is in the pod's directory of logs.
     async fn create_and_start(
         &self,
         pod: &Pod,
@@ -67,14 +73,14 @@ impl PodRuntime {
         start: &ContainerToStart,
         object: &EventObject,
         cancel: &CancellationToken,
-    ) -> Result<ContainerId, RuntimeFailure> {
+    ) -> Result<(ContainerId, String), RuntimeFailure> {
         let name = &spec.container.name;
-        let configs = self.configs(pod, spec, start).await;
-        let (config, sandbox_config) = configs.map_err(|message| {
+        let config = self.config(pod, spec, start).await.map_err(|message| {
             let reason = reasons::CREATE_CONTAINER_CONFIG_ERROR;
             self.failed(object, reason, message, None)
         })?;
         let log_path = config.log_path.clone();
+        let sandbox_config = start.sandbox_config.clone();
 
         let permit = self.permit(cancel).await?;
         let created = self.cri.create_container(&start.sandbox_id, config, sandbox_config).await;
@@ -100,8 +106,7 @@ impl PodRuntime {
         }
         drop(permit);
         self.events.normal(object.clone(), "Started", "Container started");
-        self.link_log(pod, name, &id, &log_path).await;
-        Ok(id)
+        Ok((id, log_path))
     }
 
     /// Tells of a failed start. Messages of runtimes name containers by id; events, which are
@@ -180,19 +185,14 @@ impl PodRuntime {
 
     /// Everything that the runtime needs to create a container. `Err` carries the text of a
     /// `CreateContainerConfigError`.
-    async fn configs(
+    async fn config(
         &self,
         pod: &Pod,
         spec: &ContainerSpec<'_>,
         start: &ContainerToStart,
-    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), String> {
+    ) -> Result<v1::ContainerConfig, String> {
         let container = &*spec.container;
         let message = |failure: RuntimeFailure| failure.message;
-        let sandbox_config =
-            self.sandbox_config(pod, start.sandbox.clone(), false).await.map_err(|failure| {
-                let pod = pod_ref(pod).to_string();
-                format!("GeneratePodSandboxConfig for pod {pod:?} failed: {}", failure.message)
-            })?;
         // Before any file is made under it.
         NodePaths::check_element(&container.name)
             .map_err(|error| error_chain(&ContainerConfigError::from(error)))?;
@@ -217,7 +217,7 @@ impl PodRuntime {
         let (mounts, restart_count) =
             self.prepare_files(pod, spec, start).await.map_err(message)?;
         let node = self.node_security().await.map_err(message)?;
-        let config = compute_container_config(
+        compute_container_config(
             ContainerInputs {
                 pod,
                 container,
@@ -237,8 +237,7 @@ impl PodRuntime {
             },
             &self.paths,
         )
-        .map_err(|error| error_chain(&error))?;
-        Ok((config, sandbox_config))
+        .map_err(|error| error_chain(&error))
     }
 
     async fn environment_files(

@@ -148,35 +148,25 @@ async fn a_failed_start_is_told_without_the_containers_id() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_spec_asks_in_vain_is_a_configuration_error() {
-    for (container, spec, message) in [
+    for (container, message) in [
         (
             serde_json::json!({"securityContext": {"runAsNonRoot": true}}),
-            serde_json::json!({}),
             "container has runAsNonRoot and image will run as root (pod: \"web_ns(u1)\", \
              container: c)",
         ),
         (
             serde_json::json!({"env": [{"name": "V", "valueFrom": {"fileKeyRef":
                 {"volumeName": "v", "path": "f", "key": "k"}}}]}),
-            serde_json::json!({}),
             "cannot find the volume \"v\" referenced by FileKeyRef",
         ),
         (
             serde_json::json!({"securityContext": {"seccompProfile": {"type": "Localhost"}}}),
-            serde_json::json!({}),
             "localhostProfile must be set if seccompProfile type is Localhost.",
-        ),
-        (
-            serde_json::json!({}),
-            serde_json::json!({"hostUsers": false}),
-            "GeneratePodSandboxConfig for pod \"web_ns(u1)\" failed: can't set `spec.hostUsers: \
-             false`, runtime does not support user namespaces",
         ),
     ] {
         let node = Node::new();
         let sandbox = node.with_sandbox(&pod(serde_json::json!({}))).await;
-        let failure =
-            node.start(&pod_with(container, spec), node.to_start(&sandbox)).await.unwrap_err();
+        let failure = node.start(&pod(container), node.to_start(&sandbox)).await.unwrap_err();
         assert_eq!(
             (failure.reason, failure.message.as_str()),
             ("CreateContainerConfigError", message)
@@ -184,6 +174,19 @@ async fn what_the_spec_asks_in_vain_is_a_configuration_error() {
         assert_eq!(node.events(), [format!("W spec.containers{{c}} Failed: Error: {message}")]);
         assert_eq!(node.fake.calls(Rpc::CreateContainer), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_users_of_its_own_has_no_sandbox_without_their_ids() {
+    let node = Node::new();
+    let pod = pod_with(serde_json::json!({}), serde_json::json!({"hostUsers": false}));
+    let cancel = CancellationToken::new();
+    let created = node.runtime.create_sandbox(&pod, SandboxToCreate::default(), &cancel);
+    assert_eq!(
+        created.await.unwrap_err().message,
+        "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+    );
+    assert_eq!(node.fake.calls(Rpc::RunPodSandbox), 0);
 }
 
 #[tokio::test(start_paused = true)]

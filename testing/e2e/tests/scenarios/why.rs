@@ -67,7 +67,7 @@ fn a_kubelet_says_why_a_pod_is_not_running(stage: &Stage) -> anyhow::Result<()> 
                 "/nowhere/at/all is not a directory",
                 "next try at",
             ],
-            vec!["prepare: ", "data: failed"],
+            vec!["mount volumes: ", "data: failed"],
         ),
         (
             "crashing",

@@ -113,7 +113,10 @@ impl World {
             let creates = decision.actions.iter().any(|action| {
                 matches!(
                     action,
-                    Action::StartContainer(_) | Action::CreateSandbox { .. } | Action::PreparePod
+                    Action::StartContainer(_)
+                        | Action::CreateSandbox { .. }
+                        | Action::PreparePod
+                        | Action::MountVolumes
                 )
             });
             assert!(!creates, "I2: nothing is created or started once a pod is stopped");
@@ -121,7 +124,10 @@ impl World {
                 let key = running.action.key();
                 let creates = matches!(
                     key,
-                    ActionKey::Start(_) | ActionKey::CreateSandbox | ActionKey::Prepare
+                    ActionKey::Start(_)
+                        | ActionKey::CreateSandbox
+                        | ActionKey::Prepare
+                        | ActionKey::MountVolumes
                 );
                 assert!(
                     !creates || running.cancelled || decision.cancel.contains(&key),
