@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used)] // Functions that tests share are not seen as tests.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use rubelet_cri::observe::pod_snapshot;
+use rubelet_cri::observe::{RelistEntry, pod_snapshot, relist};
 use rubelet_cri::v1::runtime_service_server::RuntimeServiceServer;
 use rubelet_cri::{CriClient, CriError, CriErrorKind, CriOptions, Rpc, v1};
 use rubelet_fake_cri::{FakeOptions, FakeRuntime, Fault, FaultAction, Pull, tokio_clock};
@@ -413,7 +414,7 @@ async fn a_snapshot_shows_all_of_one_pod_newest_first() {
     let second = start(&client, &sandbox, "a", "main", 1).await;
 
     let pod = PodRef::new("a", "default", "web");
-    let snapshot = pod_snapshot(&client, &pod, &clock).await.unwrap();
+    let snapshot = pod_snapshot(&client, &pod, None, &clock).await.unwrap();
     assert_eq!(snapshot.pod, pod);
     assert!(snapshot.taken_at <= clock.now());
     assert_eq!(snapshot.sandboxes.len(), 1);
@@ -425,7 +426,7 @@ async fn a_snapshot_shows_all_of_one_pod_newest_first() {
     assert_eq!(snapshot.containers[1].exit_code(), Some(143));
 
     let nobody = PodRef::new("nobody", "default", "web");
-    assert!(pod_snapshot(&client, &nobody, &clock).await.unwrap().is_empty());
+    assert!(pod_snapshot(&client, &nobody, None, &clock).await.unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -441,12 +442,44 @@ async fn what_vanishes_while_a_snapshot_is_taken_is_left_out() {
         sleep(seconds(1)).await;
         assert!(runtime.lose_container(goes.as_str()));
     };
-    let (snapshot, ()) = tokio::join!(pod_snapshot(&client, &pod, &clock), vanish);
+    let (snapshot, ()) = tokio::join!(pod_snapshot(&client, &pod, None, &clock), vanish);
     let ids: Vec<_> =
         snapshot.unwrap().containers.into_iter().map(|container| container.id).collect();
     assert_eq!(ids, [stays]);
 
     let broken = FaultAction::Error(Code::Unknown, "broken".to_owned());
     runtime.inject(Fault::on(Rpc::ContainerStatus, broken));
-    pod_snapshot(&client, &pod, &clock).await.unwrap_err();
+    pod_snapshot(&client, &pod, None, &clock).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_of_a_pod_is_read_beside_the_lists_and_believed_no_more_than_they() {
+    let runtime = runtime();
+    let client = runtime.client(CriOptions::default());
+    let sandbox = client.run_pod_sandbox(sandbox_config("a"), "").await.unwrap();
+    let stays = start(&client, &sandbox, "a", "stays", 0).await;
+    let goes = start(&client, &sandbox, "a", "goes", 0).await;
+    let (clock, pod) = (clock(), PodRef::new("a", "default", "web"));
+    let known = known_now(&client, &pod).await;
+    assert!(runtime.lose_container(goes.as_str()));
+    let comes = start(&client, &sandbox, "a", "comes", 0).await;
+
+    // Each call takes a second.
+    runtime.inject(Fault::on_every_call(FaultAction::Delay(seconds(1))));
+    let took = async |known: Option<&RelistEntry>| {
+        let begun = Instant::now();
+        let snapshot = pod_snapshot(&client, &pod, known, &clock).await.unwrap();
+        let ids: BTreeSet<_> = snapshot.containers.into_iter().map(|it| it.id).collect();
+        assert_eq!(ids, BTreeSet::from([stays.clone(), comes.clone()]));
+        assert_eq!(snapshot.sandboxes.len(), 1);
+        begun.elapsed().as_secs()
+    };
+    assert_eq!(took(None).await, 2);
+    assert_eq!(took(Some(&known)).await, 2, "one came that was not known");
+    let known = known_now(&client, &pod).await;
+    assert_eq!(took(Some(&known)).await, 1);
+}
+
+async fn known_now(client: &CriClient, pod: &PodRef) -> RelistEntry {
+    relist(client).await.unwrap().remove(&pod.uid).unwrap()
 }

@@ -15,6 +15,7 @@ use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
 use rubelet_container_manager::{ContainerManager, ContainerManagerError};
 use rubelet_cri::CriClient;
+use rubelet_cri::observe::RelistEntry;
 use rubelet_image_manager::{ImageManager, PullCredentials};
 use rubelet_pleg::{PodInspector, Unlisted};
 use rubelet_pod_lifecycle::{
@@ -188,7 +189,7 @@ impl PodPort for Executor {
     }
 
     async fn look(&self, pod: &PodRef) -> Result<PodSnapshot, String> {
-        self.runtime.inspect(pod).await.map_err(|error| error.to_string())
+        self.inspect(pod, None).await
     }
 
     fn network(&self) -> NetworkState {
@@ -251,8 +252,12 @@ impl PodPort for Executor {
 }
 
 impl PodInspector for Executor {
-    async fn inspect(&self, pod: &PodRef) -> Result<PodSnapshot, String> {
-        self.look(pod).await
+    async fn inspect(
+        &self,
+        pod: &PodRef,
+        known: Option<&RelistEntry>,
+    ) -> Result<PodSnapshot, String> {
+        self.runtime.inspect(pod, known).await.map_err(|error| error.to_string())
     }
 }
 
@@ -506,7 +511,7 @@ impl Executor {
         let to_start = ContainerToStart {
             name: start.name,
             sandbox,
-            sandbox_config,
+            sandbox_config: Box::new(sandbox_config),
             sandbox_id: start.sandbox,
             restart_count: start.restart_count,
             target: start.target,

@@ -200,8 +200,10 @@ impl KubeletHandler {
             }
             if let Some(earlier) = self.carry_over(&pod, &reference).await {
                 started_at = earlier.start_time.as_ref().map(|time| time.0);
-                // Of static pods, too, it is known what ran and how it ended.
-                Arc::make_mut(&mut pod).status = Some(earlier);
+                if is_static_pod(&pod) {
+                    // Of them, too, it is known what ran and how it ended.
+                    Arc::make_mut(&mut pod).status = Some(earlier);
+                }
             }
         }
         if let Some(rest) = self.admission.added(&pod, started_at).await {

@@ -46,8 +46,12 @@ impl Default for PlegSettings {
 
 /// Reads everything the runtime holds of one pod.
 pub trait PodInspector: Send + Sync + 'static {
-    /// Reads it afresh. `Err` carries the text of the failure.
-    fn inspect(&self, pod: &PodRef) -> impl Future<Output = Result<PodSnapshot, String>> + Send;
+    /// Reads it afresh; what is `known` of it is read sooner. `Err` carries the text of the failure.
+    fn inspect(
+        &self,
+        pod: &PodRef,
+        known: Option<&RelistEntry>,
+    ) -> impl Future<Output = Result<PodSnapshot, String>> + Send;
 }
 
 /// Something changed in the runtime about a pod.
@@ -257,9 +261,12 @@ impl<I: PodInspector> Pleg<I> {
         inspection.in_flight = true;
         inspection.again = false;
         let inspector = self.inspector.clone();
+        let pods = self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = pods.get(&pod.uid).cloned();
+        drop(pods);
         let (metrics, begun) = (self.shared.metrics.clone(), Instant::now());
         self.tasks.spawn(async move {
-            let result = inspector.inspect(&pod).await;
+            let result = inspector.inspect(&pod, known.as_ref()).await;
             metrics.pod_relist_duration.observe_duration(begun.elapsed());
             Finished::Inspection(pod, result)
         });

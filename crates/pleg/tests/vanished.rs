@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use rubelet_cri::{CriClient, CriOptions, observe, v1};
+use rubelet_cri::observe::{self, RelistEntry};
+use rubelet_cri::{CriClient, CriOptions, v1};
 use rubelet_fake_cri::{FakeOptions, FakeRuntime};
 use rubelet_pleg::{
     ContainerChange, Pleg, PlegSettings, PodInspector, PodLifecycleEvent, Unlisted,
@@ -19,8 +20,12 @@ const IMAGE: &str = "busybox:1";
 struct Inspector(CriClient);
 
 impl PodInspector for Inspector {
-    async fn inspect(&self, pod: &PodRef) -> Result<PodSnapshot, String> {
-        let snapshot = observe::pod_snapshot(&self.0, pod, &Clock::system()).await;
+    async fn inspect(
+        &self,
+        pod: &PodRef,
+        known: Option<&RelistEntry>,
+    ) -> Result<PodSnapshot, String> {
+        let snapshot = observe::pod_snapshot(&self.0, pod, known, &Clock::system()).await;
         snapshot.map_err(|error| error.to_string())
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_container_http::ContainerClient;
-use rubelet_cri::{CriClient, CriError, observe, v1};
+use rubelet_cri::observe::{self, RelistEntry};
+use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_node_resources::LinuxResources;
 use rubelet_types::{
     Clock, ContainerId, ContainerSpec, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot,
@@ -59,7 +60,7 @@ pub struct ContainerToStart {
     /// Its sandbox.
     pub sandbox: SandboxToCreate,
     /// The sandbox's configuration ([`PodRuntime::sandbox_config`]).
-    pub sandbox_config: v1::PodSandboxConfig,
+    pub sandbox_config: Box<v1::PodSandboxConfig>,
     /// The sandbox's id.
     pub sandbox_id: SandboxId,
     /// Restart count; `None` continues after the logs that are there.
@@ -135,13 +136,18 @@ impl PodRuntime {
         self.hook_metrics.clone()
     }
 
-    /// Reads all the runtime holds of a pod, termination messages included.
+    /// Reads all the runtime holds of a pod, termination messages included; sooner if it is told what
+    /// is `known` of it.
     ///
     /// # Errors
     ///
     /// The runtime did not answer; with the text of the failure.
-    pub async fn inspect(self: &Arc<Self>, pod: &PodRef) -> Result<PodSnapshot, CriError> {
-        let mut snapshot = observe::pod_snapshot(&self.cri, pod, &self.clock).await?;
+    pub async fn inspect(
+        self: &Arc<Self>,
+        pod: &PodRef,
+        known: Option<&RelistEntry>,
+    ) -> Result<PodSnapshot, CriError> {
+        let mut snapshot = observe::pod_snapshot(&self.cri, pod, known, &self.clock).await?;
         if snapshot.containers.iter().all(|container| container.exit_code().is_none()) {
             self.messages.forget(&pod.uid);
             return Ok(snapshot);

@@ -1,10 +1,10 @@
 //! The full view of one pod: the status of every sandbox and container.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use futures_util::future::try_join;
+use futures_util::future::{join3, try_join};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rubelet_types::{
     Clock, ContainerAnnotations, ContainerId, ContainerResources, ContainerSnapshot,
@@ -12,7 +12,7 @@ use rubelet_types::{
     labels,
 };
 
-use super::{optional_timestamp, signal_name, timestamp};
+use super::{RelistEntry, optional_timestamp, signal_name, timestamp};
 use crate::{CriClient, CriError, Rpc, v1};
 
 /// Status calls in flight at once for one pod.
@@ -21,12 +21,15 @@ const CONCURRENT_STATUS_CALLS: usize = 16;
 /// Reads everything the runtime holds of `pod`: lists by uid, then reads each status. What vanishes
 /// in between is left out. `taken_at` is the moment before the first call.
 ///
+/// What is `known` to be there is asked for its status beside the lists, which saves a round trip.
+///
 /// # Errors
 ///
 /// A call failed other than with NotFound, or left out the status it was asked for.
 pub async fn pod_snapshot(
     client: &CriClient,
     pod: &PodRef,
+    known: Option<&RelistEntry>,
     clock: &Clock,
 ) -> Result<PodSnapshot, CriError> {
     let taken_at = clock.now();
@@ -34,35 +37,52 @@ pub async fn pod_snapshot(
     let sandbox_filter =
         v1::PodSandboxFilter { label_selector: by_uid.clone(), ..Default::default() };
     let container_filter = v1::ContainerFilter { label_selector: by_uid, ..Default::default() };
-    let (listed_sandboxes, listed_containers) = try_join(
+    let lists = try_join(
         client.list_pod_sandbox(Some(sandbox_filter)),
         client.list_containers(Some(container_filter)),
-    )
-    .await?;
+    );
+    let (sandbox_ids, container_ids) = ids(known);
+    let sandboxes = stream::iter(sandbox_ids)
+        .map(|id| async move { (id.clone(), sandbox_status(client, &id).await) })
+        .buffer_unordered(CONCURRENT_STATUS_CALLS)
+        .collect::<HashMap<_, _>>();
+    let containers = stream::iter(container_ids)
+        .map(|id| async move { (id.clone(), container_status(client, &id).await) })
+        .buffer_unordered(CONCURRENT_STATUS_CALLS)
+        .collect::<HashMap<_, _>>();
+    let (lists, mut sandboxes_ahead, mut containers_ahead) =
+        join3(lists, sandboxes, containers).await;
+    let (listed_sandboxes, listed_containers) = lists?;
 
     let sandboxes = stream::iter(listed_sandboxes)
-        .map(|listed| async move {
+        .map(|listed| {
             let id = SandboxId::new(listed.id);
-            let answer = unless_vanished(client.pod_sandbox_status(&id, false).await)?;
-            answer
-                .map(|answer| answer.status.ok_or_else(|| no_status(Rpc::PodSandboxStatus, &id)))
-                .transpose()
+            let ahead = sandboxes_ahead.remove(&id);
+            async move {
+                match ahead {
+                    Some(answer) => answer,
+                    None => sandbox_status(client, &id).await,
+                }
+            }
         })
         .buffer_unordered(CONCURRENT_STATUS_CALLS)
         .try_filter_map(|status| async move { Ok(status) })
         .map_ok(|status| sandbox_snapshot(&status))
         .try_collect::<Vec<_>>();
     let containers = stream::iter(listed_containers)
-        .map(|listed| async move {
+        .map(|listed| {
             let id = ContainerId::new(listed.id);
-            let answer = unless_vanished(client.container_status(&id, false).await)?;
+            let ahead = containers_ahead.remove(&id);
             let sandbox_id = Some(listed.pod_sandbox_id)
                 .filter(|sandbox| !sandbox.is_empty())
                 .map(SandboxId::new);
-            answer
-                .map(|answer| answer.status.ok_or_else(|| no_status(Rpc::ContainerStatus, &id)))
-                .transpose()
-                .map(|status| status.map(|status| container_snapshot(&status, sandbox_id)))
+            async move {
+                let status = match ahead {
+                    Some(answer) => answer,
+                    None => container_status(client, &id).await,
+                };
+                status.map(|status| status.map(|status| container_snapshot(&status, sandbox_id)))
+            }
         })
         .buffer_unordered(CONCURRENT_STATUS_CALLS)
         .try_filter_map(|snapshot| async move { Ok(snapshot) })
@@ -71,6 +91,32 @@ pub async fn pod_snapshot(
     sandboxes.sort_by_key(|sandbox| Reverse((sandbox.created_at, sandbox.attempt)));
     containers.sort_by_key(|container| Reverse((container.created_at, container.restart_count)));
     Ok(PodSnapshot { pod: pod.clone(), taken_at, sandboxes, containers })
+}
+
+fn ids(known: Option<&RelistEntry>) -> (Vec<SandboxId>, Vec<ContainerId>) {
+    let Some(known) = known else { return (Vec::new(), Vec::new()) };
+    let sandboxes = known.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
+    (sandboxes, known.containers.iter().map(|container| container.id.clone()).collect())
+}
+
+/// None if it has vanished.
+async fn sandbox_status(
+    client: &CriClient,
+    id: &SandboxId,
+) -> Result<Option<v1::PodSandboxStatus>, CriError> {
+    unless_vanished(client.pod_sandbox_status(id, false).await)?
+        .map(|answer| answer.status.ok_or_else(|| no_status(Rpc::PodSandboxStatus, id)))
+        .transpose()
+}
+
+/// None if it has vanished.
+async fn container_status(
+    client: &CriClient,
+    id: &ContainerId,
+) -> Result<Option<v1::ContainerStatus>, CriError> {
+    unless_vanished(client.container_status(id, false).await)?
+        .map(|answer| answer.status.ok_or_else(|| no_status(Rpc::ContainerStatus, id)))
+        .transpose()
 }
 
 fn unless_vanished<T>(answer: Result<T, CriError>) -> Result<Option<T>, CriError> {

@@ -113,7 +113,7 @@ impl PodRuntime {
     ///
     /// Something could not be removed; all else is gone.
     pub async fn remove_pod(&self, pod: &PodRef) -> Result<(), RuntimeFailure> {
-        let snapshot = observe::pod_snapshot(&self.cri, pod, &self.clock).await?;
+        let snapshot = observe::pod_snapshot(&self.cri, pod, None, &self.clock).await?;
         let mut result: Result<(), CriError> = Ok(());
         for container in &snapshot.containers {
             result = result.and(self.cri.remove_container(&container.id).await);

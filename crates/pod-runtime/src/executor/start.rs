@@ -80,10 +80,12 @@ impl PodRuntime {
             self.failed(object, reason, message, None)
         })?;
         let log_path = config.log_path.clone();
-        let sandbox_config = start.sandbox_config.clone();
 
         let permit = self.permit(cancel).await?;
-        let created = self.cri.create_container(&start.sandbox_id, config, sandbox_config).await;
+        let created = self
+            .cri
+            .create_container(&start.sandbox_id, config, (*start.sandbox_config).clone())
+            .await;
         let id = match created {
             Ok(id) => id,
             Err(error) => {

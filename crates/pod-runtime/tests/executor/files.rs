@@ -117,7 +117,7 @@ async fn message_of(container: serde_json::Value, script: Script) -> (String, No
     // It fails where the script says so.
     let _ = node.start(&pod, node.to_start(&sandbox)).await;
     node.fake.wait_for(seconds(10), |all| all.running("u1").count() == 0).await.unwrap();
-    let snapshot = node.runtime.inspect(&pod_ref(&pod)).await.unwrap();
+    let snapshot = node.runtime.inspect(&pod_ref(&pod), None).await.unwrap();
     match &snapshot.containers[0].state {
         ContainerState::Exited { message, .. } => (message.clone(), node),
         other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use rubelet_container_http::ContainerClient;
-use rubelet_cri::{CriOptions, v1};
+use rubelet_cri::CriOptions;
 use rubelet_fake_cri::{FakeOptions, FakeRuntime, tokio_clock};
 use rubelet_node_resources::LinuxResources;
 use rubelet_pod_runtime::{
@@ -95,7 +95,7 @@ impl Node {
         ContainerToStart {
             name: "c".to_owned(),
             sandbox: SandboxToCreate::default(),
-            sandbox_config: v1::PodSandboxConfig::default(),
+            sandbox_config: Box::default(),
             sandbox_id: sandbox.id.clone(),
             restart_count: Some(0),
             target: None,

@@ -27,7 +27,7 @@ async fn only_the_removed_instance_loses_its_files() {
     std::fs::write(node.log(&pod, "0.log.20260101-000000.gz"), "").unwrap();
     let message =
         |container: &ContainerSnapshot| PathBuf::from(&container.mounts["/dev/termination-log"]);
-    let snapshot = node.runtime.inspect(&pod).await.unwrap();
+    let snapshot = node.runtime.inspect(&pod, None).await.unwrap();
     node.runtime.remove_container(&pod, &snapshot, &first.id, false).await.unwrap();
 
     for gone in [
@@ -54,7 +54,7 @@ async fn logs_that_are_to_be_kept_outlive_their_container() {
     let pod = pod(serde_json::json!({}));
     let (_, first) = node.run(&pod).await;
     let pod = pod_ref(&pod);
-    let snapshot = node.runtime.inspect(&pod).await.unwrap();
+    let snapshot = node.runtime.inspect(&pod, None).await.unwrap();
     node.runtime.remove_container(&pod, &snapshot, &first.id, true).await.unwrap();
     assert!(node.log(&pod, "0.log").exists());
     assert!(node.fake.inventory().containers.is_empty());
@@ -69,7 +69,7 @@ async fn a_created_instance_that_was_started_meanwhile_is_not_removed() {
     node.fake.inject(Fault::on(Rpc::StartContainer, broken).times(1));
     node.start(&pod, node.to_start(&sandbox)).await.unwrap_err();
     let pod = pod_ref(&pod);
-    let created = node.runtime.inspect(&pod).await.unwrap();
+    let created = node.runtime.inspect(&pod, None).await.unwrap();
     let id = created.containers[0].id.clone();
     assert_eq!(created.containers[0].state, ContainerState::Created);
 
@@ -84,7 +84,7 @@ async fn a_created_instance_that_was_started_meanwhile_is_not_removed() {
         node.runtime.stop_container(&id, seconds(0)).await.unwrap();
     }
     // Who knows that it ran may remove it.
-    let ended = node.runtime.inspect(&pod).await.unwrap();
+    let ended = node.runtime.inspect(&pod, None).await.unwrap();
     node.runtime.remove_container(&pod, &ended, &id, false).await.unwrap();
     assert!(node.fake.inventory().containers.is_empty() && !node.log(&pod, "0.log").exists());
 }
@@ -98,7 +98,7 @@ async fn a_created_instance_that_nobody_started_is_removed() {
     node.fake.inject(Fault::on(Rpc::StartContainer, broken).times(1));
     node.start(&pod, node.to_start(&sandbox)).await.unwrap_err();
     let pod = pod_ref(&pod);
-    let created = node.runtime.inspect(&pod).await.unwrap();
+    let created = node.runtime.inspect(&pod, None).await.unwrap();
     let id = &created.containers[0].id;
     node.runtime.remove_container(&pod, &created, id, false).await.unwrap();
     assert!(node.fake.inventory().containers.is_empty());

@@ -50,7 +50,7 @@ async fn a_sandbox_that_fails_is_told_with_the_runtimes_words() {
         ]
     );
     // It is there all the same, and the next look finds it.
-    let snapshot = node.runtime.inspect(&pod_ref(&pod)).await.unwrap();
+    let snapshot = node.runtime.inspect(&pod_ref(&pod), None).await.unwrap();
     assert!(snapshot.any_sandbox_ready());
 }
 
@@ -400,6 +400,6 @@ async fn a_container_that_runs_is_no_failure_even_if_its_status_cannot_be_read()
             "N spec.containers{c} Started: Container started",
         ]
     );
-    let snapshot = node.runtime.inspect(&pod_ref(&pod)).await.unwrap();
+    let snapshot = node.runtime.inspect(&pod_ref(&pod), None).await.unwrap();
     assert!(matches!(snapshot.containers[0].state, ContainerState::Running { .. }));
 }
