@@ -16,7 +16,7 @@ use rubelet_types::{
     Clock, ContainerId, ContainerSpec, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot,
     ResourceAmounts, SandboxId, SandboxSnapshot, error_chain, pod_ref,
 };
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::container_config::{ContainerAllocation, ImageUser};
@@ -31,6 +31,7 @@ use crate::node_security::NodeSecurity;
 use crate::sandbox_config::{SandboxInputs, compute_sandbox_config};
 use crate::settings::PodRuntimeSettings;
 use crate::termination_message::TerminationMessages;
+use crate::turns::{Start, StartTurns, Turn};
 use crate::user_namespace::UserNamespace;
 
 /// What a sandbox needs beside the pod.
@@ -98,7 +99,7 @@ pub struct PodRuntime {
     settings: PodRuntimeSettings,
     events: EventRecorder,
     clock: Clock,
-    starts: Semaphore,
+    starts: StartTurns,
     messages: TerminationMessages,
     node_security: OnceCell<NodeSecurity>,
     resolv_conf: Option<PathBuf>,
@@ -120,7 +121,7 @@ impl PodRuntime {
             cri,
             http,
             paths,
-            starts: Semaphore::new(settings.concurrent_starts.max(1)),
+            starts: StartTurns::new(settings.concurrent_starts),
             settings,
             events,
             clock,
@@ -221,11 +222,12 @@ impl PodRuntime {
         sandbox: SandboxToCreate,
         cancel: &CancellationToken,
     ) -> Result<SandboxId, RuntimeFailure> {
+        // First: of a node full of pods most wait here, and need not hold a configuration meanwhile.
+        let _turn = self.turn(Start::Sandbox, cancel).await?;
         let runtime_handler = sandbox.runtime_handler.clone();
         let config = self.sandbox_config(pod, sandbox, true).await?;
         let log_dir = self.paths.pod_log_dir(&pod_ref(pod));
         blocking(move || files::ensure_dir(&log_dir, 0o755)).await?;
-        let _permit = self.permit(cancel).await?;
         Ok(self.cri.run_pod_sandbox(config, &runtime_handler).await?)
     }
 
@@ -266,14 +268,11 @@ impl PodRuntime {
         .map_err(|error| RuntimeFailure::new("", error_chain(&error)))
     }
 
-    async fn permit(
-        &self,
-        cancel: &CancellationToken,
-    ) -> Result<SemaphorePermit<'_>, RuntimeFailure> {
+    async fn turn(&self, start: Start, cancel: &CancellationToken) -> Result<Turn, RuntimeFailure> {
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(RuntimeFailure::cancelled()),
-            permit = self.starts.acquire() => permit.map_err(|_| RuntimeFailure::cancelled()),
+            turn = self.starts.wait(start) => Ok(turn),
         }
     }
 

@@ -30,6 +30,7 @@ mod security;
 mod settings;
 mod termination_message;
 mod text;
+mod turns;
 mod user_namespace;
 mod user_namespaces;
 

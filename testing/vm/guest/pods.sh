@@ -2,6 +2,7 @@
 # Ten static pods of all classes on a node with cgroup v2 and systemd: their cgroups, a restart and a
 # crash of the kubelet, manifests that go, and what is left at the end.
 . ./lib.sh
+. ./storage.sh
 
 mebi=$((1024 * 1024))
 
@@ -211,6 +212,8 @@ scenario() {
   dump_tree removed
 
   out_of_memory
+  node_logs
+  nfs_volumes
 
   rm /etc/kubernetes/manifests/*.yaml
   eventually 300 "all slices of pods are gone" slices_left 0

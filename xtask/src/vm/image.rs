@@ -14,7 +14,8 @@ use crate::interrupt::Interrupt;
 use crate::{packages, report};
 
 /// Debian packages of the guest, besides the essential ones.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 15] = [
+    "curl",
     "dbus",
     "e2fsprogs",
     "iproute2",
@@ -23,6 +24,8 @@ const PACKAGES: [&str; 12] = [
     "kmod",
     "libseccomp2",
     "mount",
+    "nfs-common",
+    "nfs-kernel-server",
     "procps",
     "systemd",
     "systemd-sysv",
@@ -35,13 +38,17 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 /// Modules without which the kernel does not see its disk. Some kernels have some built in.
 const DISK_MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 
-/// Units that only cost time.
-const UNWANTED: [&str; 6] = [
+/// Units that only cost time. The scenario starts what it needs of a file server itself.
+const UNWANTED: [&str; 10] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
     "dpkg-db-backup.timer",
     "e2scrub_all.timer",
     "e2scrub_reap.service",
+    "nfs-blkmap.service",
+    "nfs-server.service",
+    "rpcbind.service",
+    "rpcbind.socket",
     "systemd-timesyncd.service",
 ];
 

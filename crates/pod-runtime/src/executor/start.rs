@@ -24,6 +24,7 @@ use crate::hosts_file::render_hosts_file;
 use crate::mounts::PreparedMount;
 use crate::node_security::NodeSecurity;
 use crate::security::check_run_as_non_root;
+use crate::turns::Start;
 
 const HOSTS_FILE: &str = "/etc/hosts";
 
@@ -81,7 +82,7 @@ impl PodRuntime {
         })?;
         let log_path = config.log_path.clone();
 
-        let permit = self.permit(cancel).await?;
+        let turn = self.turn(Start::Container, cancel).await?;
         let created = self
             .cri
             .create_container(&start.sandbox_id, config, (*start.sandbox_config).clone())
@@ -106,7 +107,7 @@ impl PodRuntime {
             let reason = reasons::RUN_CONTAINER_ERROR;
             return Err(self.failed(object, reason, error.message, Some((&id, name))));
         }
-        drop(permit);
+        drop(turn);
         self.events.normal(object.clone(), "Started", "Container started");
         Ok((id, log_path))
     }
