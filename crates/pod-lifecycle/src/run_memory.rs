@@ -1,7 +1,7 @@
 //! What is remembered of the last run of each container, for the time when the runtime has forgotten
 //! it: a container that must not run twice does not, and one that keeps crashing keeps waiting.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -38,7 +38,7 @@ enum RunState {
 /// The last run of each container that ever ran, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunMemory {
-    runs: BTreeMap<String, Run>,
+    runs: HashMap<String, Run>,
 }
 
 impl RunMemory {
@@ -114,7 +114,7 @@ impl RunMemory {
         }
     }
 
-    /// Containers that were up and that the runtime has forgotten since.
+    /// Containers that were up and that the runtime has forgotten since, in any order.
     pub(crate) fn vanished(&self) -> impl Iterator<Item = &str> {
         let is_lost = |run: &Run| {
             matches!(&run.state, RunState::Ended { reason, .. }

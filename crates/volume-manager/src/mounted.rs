@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use rubelet_types::{NodePaths, PodUid};
@@ -32,7 +32,7 @@ pub struct MappedDevice {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodVolumes {
     /// By the name that containers mount them by.
-    pub by_name: BTreeMap<String, MountedVolume>,
+    pub by_name: HashMap<String, MountedVolume>,
     /// Devices, by the name that containers map them by.
     pub devices: BTreeMap<String, MappedDevice>,
     /// Volumes that the runtime mounts, by the name that containers mount them by.

@@ -88,6 +88,9 @@ pub async fn pod_snapshot(
         .try_filter_map(|snapshot| async move { Ok(snapshot) })
         .try_collect::<Vec<_>>();
     let (mut sandboxes, mut containers) = try_join(sandboxes, containers).await?;
+    // A snapshot is kept as long as its pod is, and most hold one of each, with room for four.
+    sandboxes.shrink_to_fit();
+    containers.shrink_to_fit();
     sandboxes.sort_by_key(|sandbox| Reverse((sandbox.created_at, sandbox.attempt)));
     containers.sort_by_key(|container| Reverse((container.created_at, container.restart_count)));
     Ok(PodSnapshot { pod: pod.clone(), taken_at, sandboxes, containers })
