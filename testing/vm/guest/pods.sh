@@ -2,6 +2,7 @@
 # Ten static pods of all classes on a node with cgroup v2 and systemd: their cgroups, a restart and a
 # crash of the kubelet, manifests that go, and what is left at the end.
 . ./lib.sh
+. ./node_api.sh
 . ./storage.sh
 
 mebi=$((1024 * 1024))
@@ -213,6 +214,7 @@ scenario() {
 
   out_of_memory
   node_logs
+  checkpoints burstable-requests app
   nfs_volumes
 
   rm /etc/kubernetes/manifests/*.yaml

@@ -1,4 +1,4 @@
-# What needs a kernel and an init system of its own: a file server, and the journal.
+# Volumes that need a server in the kernel.
 # shellcheck shell=bash
 
 # A file server in the guest's kernel, NFS 4 alone, so that it needs no port mapper.
@@ -80,15 +80,3 @@ END
 }
 
 journal_has() { journalctl -u kubelet --no-pager -o cat | grep -qF "$1"; }
-
-# The node's API reads the journal of a service.
-node_logs() {
-  local answer
-  answer=$(curl -sk --max-time 60 'https://127.0.0.1:10250/logs/?query=containerd&tailLines=5')
-  check "lines of the journal that were asked for" "$(wc -l <<< "$answer")" 5
-  check "whose they are" "$(grep -vc 'containerd' <<< "$answer")" 0
-  answer=$(curl -sk --max-time 60 'https://127.0.0.1:10250/logs/?query=containerd&pattern=nothing-that-it-says')
-  check "lines that nobody wrote" "$(grep -c containerd <<< "$answer")" 0
-  answer=$(curl -sk --max-time 60 -o /dev/null -w '%{http_code}' 'https://127.0.0.1:10250/logs/?query=no-such-unit-')
-  say "an unknown unit is answered with $answer"
-}

@@ -14,7 +14,8 @@ use crate::interrupt::Interrupt;
 use crate::{packages, report};
 
 /// Debian packages of the guest, besides the essential ones.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
+    "criu",
     "curl",
     "dbus",
     "e2fsprogs",
