@@ -56,6 +56,8 @@ pub(super) fn measure(node: &mut Node<'_>, options: &Options) -> anyhow::Result<
         at_once(node, options, *count, &mut samples)?;
     }
     if options.singles > 0 {
+        // The runtime still removes what is left of those that were many.
+        node.interrupt.sleep(SETTLE)?;
         one_by_one(node, options.singles, &mut samples)?;
         exits(node, options.singles, &mut samples)?;
     }
