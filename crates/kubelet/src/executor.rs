@@ -1,8 +1,6 @@
 //! Carries out what pod workers order, and takes in what they report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +11,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_allocation_manager::AllocationManager;
 use rubelet_apiserver::Store;
 use rubelet_checkpoint::PodStatusStore;
-use rubelet_container_manager::{ContainerManager, ContainerManagerError};
+use rubelet_container_manager::ContainerManager;
 use rubelet_cri::CriClient;
 use rubelet_cri::observe::RelistEntry;
 use rubelet_image_manager::{ImageManager, PullCredentials};
@@ -150,7 +148,11 @@ fn failed(failure: RuntimeFailure) -> ActionOutcome {
     failure_of(failure.reason, failure.message, None)
 }
 
-fn failure_of(reason: &'static str, message: String, retry_at: Option<Timestamp>) -> ActionOutcome {
+pub(crate) fn failure_of(
+    reason: &'static str,
+    message: String,
+    retry_at: Option<Timestamp>,
+) -> ActionOutcome {
     ActionOutcome::Failed(ActionFailure { reason, message, retry_at })
 }
 
@@ -284,6 +286,10 @@ impl Executor {
         self.memory().get(uid)?.0.volumes.clone()
     }
 
+    pub(crate) fn set_ready_volumes(&self, uid: PodUid, volumes: Arc<PodVolumes>) {
+        self.memory().entry(uid).or_default().0.volumes = Some(volumes);
+    }
+
     /// The desired pods that use resources, or have them kept: let in, and not known to have ended.
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
         self.active_pods_and_standing().into_iter().map(|(pod, _)| pod).collect()
@@ -300,79 +306,9 @@ impl Executor {
         pods
     }
 
-    async fn prepare(&self, order: &ActionOrder) -> ActionOutcome {
-        let object = EventObject::Pod(order.pod_ref.clone());
-        // Neither needs the other, and both take a while.
-        let (dirs, cgroups) =
-            tokio::join!(self.make_pod_dirs(&order.pod_ref.uid), self.ensure_cgroups(&order.pod));
-        if let Err(error) = dirs {
-            let message = format!("error making pod data directories: {error}");
-            self.events.warning(object, "Failed", message.clone());
-            return failure_of("", message, None);
-        }
-        if let Err(error) = cgroups {
-            let message = format!("unable to ensure pod container exists: {}", error_chain(&error));
-            self.events.warning(object, "FailedCreatePodContainer", message.clone());
-            return failure_of("", message, None);
-        }
-        ActionOutcome::Done
-    }
-
-    async fn mount_volumes(
-        &self,
-        order: &ActionOrder,
-        cancel: &CancellationToken,
-    ) -> ActionOutcome {
-        if let Some(objects) = &self.pod_objects {
-            objects.register(&order.pod);
-        }
-        let ready = self.volumes.wait_for_pod_volumes(&order.pod);
-        match cancel.run_until_cancelled(ready).await {
-            None => ActionOutcome::Cancelled,
-            Some(Ok(volumes)) => {
-                let uid = order.pod_ref.uid.clone();
-                self.memory().entry(uid).or_default().0.volumes = Some(Arc::new(volumes));
-                ActionOutcome::Done
-            }
-            Some(Err(error)) => {
-                // Who waits for an object waits where its appearance is noticed.
-                let delay =
-                    if error.awaits_object() { Some(Duration::ZERO) } else { error.retry_after() };
-                let retry_at = delay.and_then(|delay| self.clock.now().checked_add(delay).ok());
-                failure_of("", error.to_string(), retry_at)
-            }
-        }
-    }
-
-    /// The pod's cgroup, and those of the tiers, which weigh what their pods ask for, this one now
-    /// among them.
-    async fn ensure_cgroups(&self, pod: &Pod) -> Result<(), ContainerManagerError> {
-        let active = self.active_pods();
-        let tiers = self.container_manager.update_qos_cgroups(active.iter().map(AsRef::as_ref));
-        if let Err(error) = tiers.await {
-            tracing::warn!(pod = %rubelet_types::pod_ref(pod), error = &error as &dyn std::error::Error,
-                "QoS cgroups not updated");
-        }
-        self.container_manager.ensure_pod_cgroup(pod).await.map(drop)
-    }
-
-    async fn make_pod_dirs(&self, uid: &PodUid) -> Result<(), String> {
-        let dirs = [
-            self.paths.pod_dir(uid),
-            self.paths.pod_volumes_dir(uid),
-            self.paths.pod_plugins_dir(uid),
-        ];
-        let made = tokio::task::spawn_blocking(move || {
-            dirs.iter()
-                .try_for_each(|dir| DirBuilder::new().recursive(true).mode(0o750).create(dir))
-        });
-        made.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
-    }
-
     /// The pod's volumes that are ready.
     pub(crate) fn volumes_of(&self, pod: &Pod) -> Arc<PodVolumes> {
-        let uid = rubelet_types::pod_ref(pod).uid;
-        self.memory().get(&uid).and_then(|entry| entry.0.volumes.clone()).unwrap_or_default()
+        self.ready_volumes(&rubelet_types::pod_ref(pod).uid).unwrap_or_default()
     }
 
     async fn create_sandbox(

@@ -25,6 +25,7 @@ mod mounts;
 mod node;
 mod pod_admission;
 mod pods;
+mod prepare;
 mod resize;
 mod rest;
 mod runtime_classes;

@@ -8,8 +8,8 @@
 //! or when their stream breaks, relisting goes on at the short period. Inspections run beside each
 //! other: one that hangs delays only its own pod. A failed inspection is repeated at the next
 //! relist. What vanishes before any list held it is found too, if its maker has told of it
-//! ([`Unlisted`]). Nothing waits for an event that may not come (unlike upstream's Evented PLEG, which was
-//! taken back for that).
+//! ([`Unlisted`]). Nothing waits for an event that may not come (unlike upstream's Evented PLEG,
+//! which was taken back for that).
 //!
 //! Not here: what a change means for a pod.
 
