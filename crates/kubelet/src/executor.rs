@@ -1,12 +1,11 @@
 //! Carries out what pod workers order, and takes in what they report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use rubelet_allocation_manager::AllocationManager;
 use rubelet_apiserver::Store;
@@ -21,8 +20,7 @@ use rubelet_pod_lifecycle::{
     Stage, StopCause,
 };
 use rubelet_pod_runtime::{
-    ContainerAllocation, ContainerToStart, EnvironmentFacts, EnvironmentFiles, PodRuntime,
-    RuntimeFailure, UserNamespaces, compute_environment, read_environment_files,
+    ContainerAllocation, ContainerToStart, PodRuntime, RuntimeFailure, UserNamespaces,
 };
 use rubelet_pod_status::{
     ContainerProbes, Gates, NodeFacts, StartFailure, StatusInput, StatusOverride, TerminalPhase,
@@ -400,32 +398,11 @@ impl Executor {
         let image =
             self.ensure_image(order, &spec, (image, policy), &sandbox_config, cancel).await?;
 
-        let allocatable = self
-            .container_manager
-            .allocatable()
-            .map_err(|error| config_error(error_chain(&error)))?
-            .clone();
-        let (pod_ips, host_ips) = (self.pod_ips(pod, Some(&order.snapshot)), self.host_ips.get());
-        let volume_paths: BTreeMap<String, PathBuf> = volumes
-            .by_name
-            .iter()
-            .map(|(name, volume)| (name.clone(), volume.host_path.clone()))
-            .collect();
-        let files = environment_files(&spec.container, &volume_paths).await;
-        let objects = match &self.pod_objects {
-            Some(objects) => Some(Arc::new(objects.of_environment(pod, &spec.container).await)),
-            None => None,
-        };
-        let facts = EnvironmentFacts {
-            pod_ips: &pod_ips,
-            host_ips: &host_ips,
-            node_name: &self.node_name,
-            allocatable: &allocatable,
-            objects: objects.as_deref(),
-            files: &files,
-        };
-        let environment = compute_environment(pod, &spec.container, &facts)
-            .map_err(|error| self.config_failed(order, &spec, error.to_string()))?;
+        let pod_ips = self.pod_ips(pod, Some(&order.snapshot));
+        let environment = self
+            .environment(pod, &spec.container, &volumes, &pod_ips)
+            .await
+            .map_err(|message| self.config_failed(order, &spec, message))?;
         let can = self.runtime_state.borrow().features().handler(&sandbox.runtime_handler);
         let mounts = prepare_mounts(
             &self.volumes,
@@ -466,10 +443,7 @@ impl Executor {
             mounts,
             resources,
             pod_ips,
-            host_ips,
-            allocatable,
-            volume_paths,
-            api_objects: objects,
+            environment,
             allocation: ContainerAllocation { devices, ..ContainerAllocation::default() },
         };
         self.allocations.creating(pod, &spec.container.name).await;
@@ -690,23 +664,6 @@ impl Executor {
             self.status_store.save(uid, &known.status);
         }
     }
-}
-
-/// The files that environment variables refer to, read where that may block.
-async fn environment_files(
-    container: &Container,
-    volume_paths: &BTreeMap<String, PathBuf>,
-) -> EnvironmentFiles {
-    let refers = container.env.iter().flatten().any(|variable| {
-        variable.value_from.as_ref().is_some_and(|source| source.file_key_ref.is_some())
-    });
-    if !refers {
-        return EnvironmentFiles::default();
-    }
-    let (container, volume_paths) = (container.clone(), volume_paths.clone());
-    tokio::task::spawn_blocking(move || read_environment_files(&container, &volume_paths))
-        .await
-        .unwrap_or_default()
 }
 
 /// What runtimes say first when they cannot mount an image into a container.

@@ -16,6 +16,7 @@ mod cluster;
 mod container_logs;
 mod containers;
 mod credentials;
+mod environment;
 mod executor;
 mod image_volumes;
 mod iptables;

@@ -225,7 +225,6 @@ pub(crate) fn pod_runtime(
 ) -> PodRuntimeSettings {
     let config = &effective.config;
     PodRuntimeSettings {
-        node_name: node.name.clone(),
         cluster_domain: config.cluster_domain.clone(),
         dns: DnsSettings {
             cluster_dns: config

@@ -3,7 +3,6 @@ mod resize;
 mod start;
 mod stop;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,14 +13,13 @@ use rubelet_cri::{CriClient, CriError, v1};
 use rubelet_node_resources::LinuxResources;
 use rubelet_types::{
     Clock, ContainerId, ContainerSpec, EventObject, EventRecorder, NodePaths, PodRef, PodSnapshot,
-    ResourceAmounts, SandboxId, SandboxSnapshot, error_chain, pod_ref,
+    SandboxId, SandboxSnapshot, error_chain, pod_ref,
 };
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::container_config::{ContainerAllocation, ImageUser};
 use crate::dns::{ResolvConf, compute_dns, resolv_conf_problem};
-use crate::environment::ApiObjects;
 use crate::failure::{RuntimeFailure, blocking};
 use crate::files;
 use crate::hooks::HookRunner;
@@ -78,14 +76,8 @@ pub struct ContainerToStart {
     pub resources: LinuxResources,
     /// The pod's addresses.
     pub pod_ips: Vec<String>,
-    /// The node's addresses.
-    pub host_ips: Vec<String>,
-    /// What the node can give.
-    pub allocatable: ResourceAmounts,
-    /// Where the pod's volumes are on the node, by name: for environment files.
-    pub volume_paths: BTreeMap<String, PathBuf>,
-    /// The objects of the API that its environment refers to; none if there is no API server.
-    pub api_objects: Option<Arc<ApiObjects>>,
+    /// Its environment, in order ([`compute_environment`](crate::compute_environment)).
+    pub environment: Vec<(String, String)>,
     /// What others give to it.
     pub allocation: ContainerAllocation,
 }

@@ -3,8 +3,6 @@ use crate::dns::DnsSettings;
 /// What the kubelet's configuration says about running pods.
 #[derive(Clone, Debug)]
 pub struct PodRuntimeSettings {
-    /// The node's name.
-    pub node_name: String,
     /// `clusterDomain`.
     pub cluster_domain: String,
     /// Name resolution of pods.

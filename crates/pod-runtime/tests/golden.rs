@@ -68,7 +68,6 @@ impl Case {
     fn render(&self) -> String {
         let paths = NodePaths::new("/var/lib/kubelet", "/var/log/pods", "/var/log/containers");
         let settings = PodRuntimeSettings {
-            node_name: "node-1".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
             dns: DnsSettings {
                 cluster_dns: vec!["10.96.0.10".parse().unwrap()],
@@ -106,7 +105,7 @@ impl Case {
         }
         for spec in containers(&self.pod) {
             let container = &spec.container;
-            match self.container_config(container, &settings, &paths) {
+            match self.container_config(container, &paths) {
                 Ok(config) => {
                     text.push('\n');
                     for variable in &config.envs {
@@ -129,7 +128,6 @@ impl Case {
     fn container_config(
         &self,
         container: &k8s_openapi::api::core::v1::Container,
-        settings: &PodRuntimeSettings,
         paths: &NodePaths,
     ) -> Result<v1::ContainerConfig, String> {
         let mut allocatable = ResourceAmounts::default();
@@ -137,7 +135,7 @@ impl Case {
         let facts = EnvironmentFacts {
             pod_ips: &["10.0.0.7".to_owned(), "fd00::7".to_owned()],
             host_ips: &["192.0.2.1".to_owned()],
-            node_name: &settings.node_name,
+            node_name: "node-1",
             allocatable: &allocatable,
             objects: self.objects.as_ref(),
             files: &EnvironmentFiles::default(),

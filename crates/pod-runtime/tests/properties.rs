@@ -146,7 +146,6 @@ fn pod() -> impl Strategy<Value = Pod> {
 
 fn settings() -> PodRuntimeSettings {
     PodRuntimeSettings {
-        node_name: "node".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
         dns: DnsSettings {
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],

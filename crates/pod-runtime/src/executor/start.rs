@@ -14,9 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ContainerToStart, PodRuntime, container_object};
 use crate::container_config::{ContainerConfigError, ContainerInputs, compute_container_config};
-use crate::environment::{
-    EnvironmentFacts, EnvironmentFiles, compute_environment, read_environment_files,
-};
 use crate::failure::{RuntimeFailure, blocking};
 use crate::files;
 use crate::hooks::{HookError, HookTarget};
@@ -206,17 +203,6 @@ impl PodRuntime {
         }
         check_run_as_non_root(pod, container, &start.image_user)
             .map_err(|error| error.to_string())?;
-        let files = self.environment_files(container, start).await.map_err(message)?;
-        let facts = EnvironmentFacts {
-            pod_ips: &start.pod_ips,
-            host_ips: &start.host_ips,
-            node_name: &self.settings.node_name,
-            allocatable: &start.allocatable,
-            objects: start.api_objects.as_deref(),
-            files: &files,
-        };
-        let environment =
-            compute_environment(pod, container, &facts).map_err(|error| error.to_string())?;
         let (mounts, restart_count) =
             self.prepare_files(pod, spec, start).await.map_err(message)?;
         let node = self.node_security().await.map_err(message)?;
@@ -228,7 +214,7 @@ impl PodRuntime {
                 image_ref: &start.image_ref,
                 image_user: &start.image_user,
                 target: start.target.as_ref(),
-                environment: &environment,
+                environment: &start.environment,
                 mounts: &mounts,
                 allocation: &start.allocation,
                 extra_groups: &start.sandbox.extra_groups,
@@ -241,22 +227,6 @@ impl PodRuntime {
             &self.paths,
         )
         .map_err(|error| error_chain(&error))
-    }
-
-    async fn environment_files(
-        &self,
-        container: &Container,
-        start: &ContainerToStart,
-    ) -> Result<EnvironmentFiles, RuntimeFailure> {
-        let reads_files = container.env.iter().flatten().any(|variable| {
-            variable.value_from.as_ref().is_some_and(|source| source.file_key_ref.is_some())
-        });
-        if !reads_files {
-            return Ok(EnvironmentFiles::default());
-        }
-        let (container, paths) = (container.clone(), start.volume_paths.clone());
-        blocking(move || Ok::<_, files::FileError>(read_environment_files(&container, &paths)))
-            .await
     }
 
     async fn node_security(&self) -> Result<&NodeSecurity, RuntimeFailure> {

@@ -154,18 +154,12 @@ async fn a_container_that_failed_to_start_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn variables_from_files_of_a_volume_reach_the_container() {
+async fn its_environment_reaches_the_container_and_its_arguments() {
     let node = Node::new();
-    let volume = node.root.path().join("volume");
-    std::fs::create_dir(&volume).unwrap();
-    std::fs::write(volume.join("app.env"), "TOKEN='a b'\n").unwrap();
-    let pod = pod(serde_json::json!({
-        "env": [{"name": "T", "valueFrom": {"fileKeyRef":
-            {"volumeName": "config", "path": "app.env", "key": "TOKEN"}}}],
-        "args": ["--token=$(T)"]}));
+    let pod = pod(serde_json::json!({"args": ["--token=$(T)"]}));
     let sandbox = node.with_sandbox(&pod).await;
     let to_start = ContainerToStart {
-        volume_paths: [("config".to_owned(), volume)].into(),
+        environment: vec![("T".to_owned(), "a b".to_owned())],
         ..node.to_start(&sandbox)
     };
     node.start(&pod, to_start).await.unwrap();

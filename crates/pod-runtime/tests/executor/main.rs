@@ -7,7 +7,6 @@ mod remove;
 mod start;
 mod stop;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use rubelet_pod_runtime::{
 };
 use rubelet_types::{
     ContainerSnapshot, ContainerState, Event, EventObject, EventRecorder, EventType, NodePaths,
-    PodRef, ResourceAmounts, SandboxSnapshot, pod_ref,
+    PodRef, SandboxSnapshot, pod_ref,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +65,6 @@ impl Node {
             ContainerClient::new("1.36"),
             paths.clone(),
             PodRuntimeSettings {
-                node_name: "node".to_owned(),
                 cluster_domain: "cluster.local".to_owned(),
                 dns: DnsSettings {
                     cluster_dns: vec!["10.96.0.10".parse().unwrap()],
@@ -104,10 +102,7 @@ impl Node {
             mounts: Vec::new(),
             resources: LinuxResources::default(),
             pod_ips: sandbox.ips.clone(),
-            host_ips: vec!["192.0.2.1".to_owned()],
-            allocatable: ResourceAmounts::default(),
-            volume_paths: BTreeMap::new(),
-            api_objects: None,
+            environment: Vec::new(),
             allocation: ContainerAllocation::default(),
         }
     }

@@ -155,11 +155,6 @@ async fn what_the_spec_asks_in_vain_is_a_configuration_error() {
              container: c)",
         ),
         (
-            serde_json::json!({"env": [{"name": "V", "valueFrom": {"fileKeyRef":
-                {"volumeName": "v", "path": "f", "key": "k"}}}]}),
-            "cannot find the volume \"v\" referenced by FileKeyRef",
-        ),
-        (
             serde_json::json!({"securityContext": {"seccompProfile": {"type": "Localhost"}}}),
             "localhostProfile must be set if seccompProfile type is Localhost.",
         ),
