@@ -6,8 +6,13 @@
 //! that was 16 MiB, of which 6 were in use. One heap costs nothing here, where nobody allocates for a
 //! living, and what is free in between is returned at rest.
 //!
-//! The only crate with `unsafe`: calls that change nothing but where memory comes from. With another C
-//! library than glibc the heap is left alone.
+//! A library that is loaded for one function is memory as well: `mathematics` is in its place.
+//!
+//! The only crate with `unsafe`: calls that change nothing but where memory comes from, and a function
+//! by the name that the C library has for it. With another C library than glibc all is left alone.
+
+#[cfg(target_env = "gnu")]
+mod mathematics;
 
 #[cfg(target_env = "gnu")]
 mod glibc {
