@@ -30,6 +30,17 @@ const MAX_RETRIES: u32 = 5;
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// All tries of a request together, in lengths of one.
 const TRIES_LAST: u32 = 2;
+/// Before a request is sent again that was refused because the server knew of no relation between
+/// the node and the object: it learns of a new pod from a watch of its own, as a rule milliseconds
+/// later than we do, and whatever the pod refers to is asked for at once.
+const RELATION_WAITS: [Duration; 6] = [
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+];
 /// How long the server may take to show that it is there.
 const RESPONDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -290,7 +301,7 @@ impl ApiServer {
         }
     }
 
-    /// Sends a request until it has an answer that is not "later".
+    /// Sends a request until it has an answer that is neither "later" nor "not yet".
     pub(crate) async fn call(&self, target: Target, request: Request) -> Result<Bytes, ApiError> {
         let in_all = match self.lane {
             Lane::Heartbeats => self.try_limit(),
@@ -298,6 +309,7 @@ impl ApiServer {
         };
         let deadline = Instant::now() + in_all;
         let mut retries = 0;
+        let mut relation_waits = RELATION_WAITS.into_iter();
         loop {
             if timeout_at(deadline, self.turn(&request.method)).await.is_err() {
                 return Err(ApiError::timeout(target, in_all));
@@ -312,13 +324,17 @@ impl ApiServer {
             }
             let error = refusal(&target, status, &headers, &body);
             self.shared.outage.note_failure(&error);
-            let Some(wait) = wait_before_retry(status, &error) else { return Err(error) };
-            if retries == MAX_RETRIES || Instant::now() + wait >= deadline {
+            let wait = if error.is_unrelated() {
+                relation_waits.next()
+            } else {
+                wait_before_retry(status, &error).filter(|_| retries < MAX_RETRIES)
+            };
+            let Some(wait) = wait.filter(|wait| Instant::now() + *wait < deadline) else {
                 return Err(error);
-            }
+            };
             retries += 1;
             self.shared.metrics.retried(self.transport().host(), &request.method, status);
-            tracing::debug!(%target, ?wait, retries, "the API server asks to come back later");
+            tracing::debug!(%target, ?wait, retries, %error, "sending a request again");
             sleep(wait).await;
         }
     }

@@ -241,6 +241,12 @@ impl ApiError {
         self.kind == ApiErrorKind::Forbidden
     }
 
+    /// The authoriser of nodes knows of nothing that relates this node to the object. It follows the
+    /// pods of the cluster as we do, and may hear later of a new one.
+    pub(crate) fn is_unrelated(&self) -> bool {
+        self.is_forbidden() && self.details.message.contains("no relationship found between node")
+    }
+
     /// The same request may succeed later although nobody changes it.
     ///
     /// A conflict is not: it wants the object to be read again first.

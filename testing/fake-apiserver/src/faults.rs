@@ -20,6 +20,8 @@ pub enum FaultAction {
         /// Seconds that the answer asks to wait.
         retry_after: Option<u32>,
     },
+    /// The authoriser of nodes has not heard yet of the pod that relates the node to the object.
+    Unrelated,
     /// The request takes longer.
     Delay(Duration),
     /// The request is never answered. It is not carried out if the fault strikes before.
@@ -152,6 +154,11 @@ impl Faults {
                     let mut refusal = Refusal::new(code, reason, message);
                     refusal.retry_after = retry_after;
                     return Err(Struck::Refused(refusal));
+                }
+                FaultAction::Unrelated => {
+                    let message = "forbidden: User \"system:node:n\" cannot do that: no relationship \
+                                   found between node 'n' and this object";
+                    return Err(Struck::Refused(Refusal::new(403, reason_of(403), message)));
                 }
                 FaultAction::Delay(duration) => tokio::time::sleep(duration).await,
                 FaultAction::Hang => std::future::pending::<()>().await,

@@ -89,6 +89,25 @@ async fn patience_has_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_has_not_heard_of_the_pod_yet_is_given_moments() {
+    let server = server();
+    let maps = server.client().namespaced::<ConfigMap>("default");
+    server.put(&config_map("a"));
+    server.inject(Fault::on(Verb::List, "configmaps", FaultAction::Unrelated).times(3));
+    let start = Instant::now();
+    let listed = maps.list(&Selector::name("a")).await.unwrap();
+    assert_eq!((listed.objects.len(), server.requests(Verb::List, "configmaps")), (1, 4));
+    assert_eq!(start.elapsed(), Duration::from_millis(5 + 10 + 20));
+    // What really is none of the node's business is told.
+    server.inject(Fault::on(Verb::Get, "configmaps", FaultAction::Unrelated));
+    let start = Instant::now();
+    let error = maps.get("a").await.unwrap_err();
+    assert_eq!(error.kind, ApiErrorKind::Forbidden);
+    assert_eq!(start.elapsed(), Duration::from_millis(315));
+    assert_eq!(server.requests(Verb::Get, "configmaps"), 7);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_cannot_be_understood_says_where() {
     let server = server();
     let maps = server.client().namespaced::<ConfigMap>("default");
