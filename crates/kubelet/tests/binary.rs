@@ -1,4 +1,6 @@
-//! The program as the loader sees it.
+//! The program as the loader of glibc sees it.
+
+#![cfg(target_env = "gnu")]
 
 use std::process::Command;
 
